@@ -1,0 +1,1 @@
+"""DraftGraph: lossless speculative decoding over a token graph."""

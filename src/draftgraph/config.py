@@ -1,0 +1,165 @@
+"""Every setting, with its help, its range and its default, written once.
+
+A leaf. The dataclasses are frozen and check themselves; the command line makes its options and help from the same
+fields, and `from_options` refuses a name that no field has. To change a setting, make a new object with `replace`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from draftgraph.errors import ParameterError
+
+Config = TypeVar("Config", bound="Checked")
+
+
+def setting(
+    default: Any,
+    help_text: str,
+    *,
+    low: float | None = None,
+    high: float | None = None,
+    above: float | None = None,
+    choices: tuple[str, ...] = (),
+) -> Any:
+    """A dataclass field with its help and range: `low` and `high` inclusive, `above` exclusive."""
+    metadata = {"help": help_text, "low": low, "high": high, "above": above, "choices": choices}
+    if isinstance(default, (dict, list)):
+        return dataclasses.field(default_factory=lambda: type(default)(default), metadata=metadata)
+    return dataclasses.field(default=default, metadata=metadata)
+
+
+class Checked:
+    """A config whose fields are checked against their types and ranges when it is made."""
+
+    def __post_init__(self) -> None:
+        hints = typing.get_type_hints(type(self))
+        for field in dataclasses.fields(self):  # type: ignore[arg-type]
+            check_value(field.name, getattr(self, field.name), hints[field.name], field.metadata)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SamplingParams(Checked):
+    """How one request draws its tokens and where it ends."""
+
+    max_tokens: int = setting(256, "Write at most this many tokens.", low=1)
+    temperature: float = setting(0.0, "Sampling temperature; 0 takes the likeliest token.", low=0, high=100)
+    top_k: int = setting(0, "Keep the k likeliest tokens; 0 keeps all.", low=0)
+    top_p: float = setting(1.0, "Keep the likeliest tokens that together have this probability.", above=0, high=1)
+    min_p: float = setting(0.0, "Drop tokens below this share of the likeliest one's probability.", low=0, high=1)
+    repetition_penalty: float = setting(
+        1.0, "Divide positive and multiply negative logits of all tokens seen so far.", above=0, high=100
+    )
+    presence_penalty: float = setting(0.0, "Subtract this from logits of tokens already written.", low=-100, high=100)
+    frequency_penalty: float = setting(
+        0.0, "Subtract this times the count from logits of tokens already written.", low=-100, high=100
+    )
+    logit_bias: dict[int, float] = setting({}, "Add these to the logits of these token ids.", low=-1000, high=1000)
+    seed: int | None = setting(None, "Seed of the noise; the same seed writes the same text.", low=0, high=2**63 - 1)
+    stop: tuple[str, ...] = setting((), "End before this text appears; may be given several times.")
+    ignore_eos: bool = setting(False, "Do not end at the model's own end tokens.")
+
+    def __post_init__(self) -> None:
+        Checked.__post_init__(self)
+        if any(not text for text in self.stop):
+            raise ParameterError("an empty stop string", "stop strings of at least one character", "remove it")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DraftConfig(Checked):
+    """Who proposes, and how widely."""
+
+    draft: str = setting(
+        "ngram,suffix,recycle", "Drafters, comma-separated: ngram, suffix, recycle, model:MODEL; 'off' for none."
+    )
+    budget: int = setting(8, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=512)
+    width: int = setting(3, "Candidates a draft model proposes after one token.", low=1, high=64)
+    depth: int = setting(8, "Longest path a drafter proposes.", low=1, high=64)
+    merge: int = setting(2, "Merge hypotheses whose last tokens, this many, are equal; 0 merges none.", low=0, high=16)
+    corpus: str | None = setting(None, "A text file whose continuations 'suffix' may also propose.")
+    memory: str = setting(
+        "request", "What 'suffix' and 'recycle' may learn from: this request alone, or all of this process.",
+        choices=("request", "process"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EngineConfig(Checked):
+    """How the engine shares the machine between requests."""
+
+    context: int | None = setting(None, "Context length in tokens; the default is the model's, at most 4096.", low=2)
+    slots: int = setting(8, "Requests that advance together; more wait their turn.", low=1, high=1024)
+    prefill_chunk: int = setting(64, "Prompt tokens read in one step per request.", low=1, high=8192)
+    acceptance: str = setting(
+        "match", "Acceptance rule: 'match' (the target's own draw) or 'residual' (speculative sampling).",
+        choices=("match", "residual"),
+    )  # fmt: skip
+
+
+def from_options(options: Mapping[str, Any], *configs: type[Any]) -> list[Any]:
+    """Sorts `options` into one object per config class. Does not modify `options`.
+
+    Raises:
+        ParameterError: a name that no class has, or a bad value.
+    """
+    names = {config: {field.name for field in dataclasses.fields(config)} for config in configs}
+    allowed = sorted(set().union(*names.values()))
+    for name in options:
+        if name not in allowed:
+            raise ParameterError(f"unknown option {name!r}", ", ".join(allowed), "check the spelling or remove it")
+    return [config(**{k: v for k, v in options.items() if k in names[config]}) for config in configs]
+
+
+def check_value(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> None:
+    """Raises ParameterError unless `value` has the type and lies in the range of the field `name`."""
+    if typing.get_origin(hint) is types.UnionType:
+        if value is None and type(None) in typing.get_args(hint):
+            return
+        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+    if typing.get_origin(hint) is dict:
+        _check_bias(name, value, limits)
+    elif typing.get_origin(hint) is tuple:
+        if not (isinstance(value, tuple) and all(isinstance(item, str) for item in value)):
+            raise ParameterError(f"{name}={value!r}", "a tuple of strings", f"pass {name} as a tuple of strings")
+    elif hint in (int, float):
+        _check_number(name, value, hint, limits)
+    elif not isinstance(value, hint):
+        raise ParameterError(f"{name}={value!r}", f"a value of type {hint.__name__}", f"change {name}")
+    elif limits["choices"] and value not in limits["choices"]:
+        raise ParameterError(f"{name}={value!r}", " or ".join(limits["choices"]), f"choose one of them for {name}")
+
+
+def _check_bias(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if not isinstance(value, dict):
+        raise ParameterError(f"{name}={value!r}", "a map from token id to a number", f"pass {name} as a dict")
+    for token, bias in value.items():
+        _check_number(f"{name} key", token, int, {"low": 0, "high": None, "above": None})
+        _check_number(f"{name}[{token}]", bias, float, limits)
+
+
+def _check_number(name: str, value: Any, kind: type, limits: Mapping[str, Any]) -> None:
+    wrong_type = isinstance(value, bool) or not isinstance(value, (int, float) if kind is float else int)
+    low, high, above = limits["low"], limits["high"], limits["above"]
+    if (
+        wrong_type
+        or not math.isfinite(value)
+        or (low is not None and value < low)
+        or (high is not None and value > high)
+        or (above is not None and value <= above)
+    ):
+        raise ParameterError(f"{name}={value!r}", describe_range(kind, limits), f"change {name} to a value in this range")
+
+
+def describe_range(kind: type, limits: Mapping[str, Any]) -> str:
+    """Returns the range of a numeric field in words, such as "a number from 0 to 1"."""
+    noun = "a whole number" if kind is int else "a finite number"
+    low = f" from {limits['low']:g}" if limits["low"] is not None else ""
+    above = f" above {limits['above']:g}" if limits["above"] is not None else ""
+    high = f" to {limits['high']:g}" if limits["high"] is not None and limits["high"] < 2**53 else ""
+    return noun + low + above + high

@@ -1,0 +1,90 @@
+"""What a model is, whatever file it came from: its shape, its weights, its words.
+
+In: nothing. Out: the dataclasses that every family fills and every runner reads, and the `TensorSource` protocol that
+GGUF files and safetensors folders share. Models never see a drafter, a request or a cache.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from draftgraph.types import FloatArray
+
+
+class TensorSource(Protocol):
+    """A file or folder of named tensors, memory-mapped and read on demand."""
+
+    path: Path
+
+    def __contains__(self, name: str) -> bool: ...
+
+    def names(self) -> Sequence[str]:
+        """Returns the names of all tensors, in file order."""
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        """Returns the shape in NumPy order: a linear layer's weight is (outputs, inputs)."""
+
+    def load(self, name: str) -> FloatArray:
+        """Returns the tensor as float32, C-contiguous, dequantised exactly as the file's type means it."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """The shape of one decoder-only model. Per model, shared by all requests.
+
+    Args:
+        family: "llama", "qwen2", …
+        vocab_rows: rows of the embedding; may exceed the tokenizer's size (padding).
+        rope_base: base of the rotary frequencies.
+        rope_interleaved: rotate pairs (0, 1), (2, 3), … instead of the halves (0, d/2), (1, d/2 + 1), …
+        rope_dim: how many leading dimensions of a head are rotated.
+        rope_factors: [rope_dim / 2] divisors of the frequencies (scaled RoPE), or None.
+        qkv_bias: whether the query, key and value projections have biases.
+    """
+
+    family: str
+    num_layers: int
+    hidden_size: int
+    intermediate_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    vocab_rows: int
+    context_length: int
+    norm_eps: float
+    rope_base: float
+    rope_interleaved: bool
+    rope_dim: int
+    rope_factors: FloatArray | None
+    qkv_bias: bool
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """One layer, float32. A linear weight is (outputs, inputs); biases are (outputs,) or None."""
+
+    attn_norm: FloatArray  # [hidden]
+    q: FloatArray  # [heads * head_dim, hidden]
+    k: FloatArray  # [kv_heads * head_dim, hidden]
+    v: FloatArray  # [kv_heads * head_dim, hidden]
+    q_bias: FloatArray | None
+    k_bias: FloatArray | None
+    v_bias: FloatArray | None
+    o: FloatArray  # [hidden, heads * head_dim]
+    ffn_norm: FloatArray  # [hidden]
+    gate: FloatArray  # [intermediate, hidden]
+    up: FloatArray  # [intermediate, hidden]
+    down: FloatArray  # [hidden, intermediate]
+
+
+@dataclass(frozen=True, slots=True)
+class ModelWeights:
+    """All weights, float32. `head` is `embedding` itself where the model ties them."""
+
+    embedding: FloatArray  # [vocab_rows, hidden]
+    layers: tuple[LayerWeights, ...]
+    final_norm: FloatArray  # [hidden]
+    head: FloatArray  # [vocab_rows, hidden]
