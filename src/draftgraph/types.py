@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -97,6 +97,18 @@ class Extension:
     first_row: int
 
 
+class Drafted(Protocol):
+    """The merged graph of one request, as far as statistics look at it."""
+
+    @property
+    def num_drafted(self) -> int:
+        """Nodes below the root."""
+
+    @property
+    def num_merged(self) -> int:
+        """Edges made by suffix merging: drafts that cost nothing."""
+
+
 @dataclass(frozen=True, slots=True)
 class TokenTree(Extension):
     """One request's tree for one target pass: known tokens in a chain, then the drafts chosen by `select`.
@@ -110,6 +122,7 @@ class TokenTree(Extension):
         draws: [n] how a draft was drawn, or None where it was ranked or retrieved.
         path_acceptance: [n] estimated probability that the path to the node is accepted.
         graph_nodes: [n] the graph node a draft was unrolled from; -1 for known tokens, 0 for the root.
+        graph: the graph the drafts were unrolled from.
     """
 
     num_known: int
@@ -117,6 +130,7 @@ class TokenTree(Extension):
     draws: tuple[Drawn | None, ...]
     path_acceptance: tuple[float, ...]
     graph_nodes: tuple[int, ...]
+    graph: Drafted
 
     @property
     def root(self) -> int:
@@ -141,12 +155,14 @@ class Window:
         complete: whether `known` reaches the request's last token.
         budget: at most this many drafts.
         max_depth: no draft deeper than this below the root.
+        vocab_size: drafted ids lie in [0, vocab_size).
     """
 
     known: IntArray
     complete: bool
     budget: int
     max_depth: int
+    vocab_size: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,38 @@
+# Every target does its own set-up; a fresh clone needs python3 (3.11 or newer, with venv) and make.
+# Another Python: make test PYTHON=python3.12
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
+
+.PHONY: demo test lint clean
+
+demo: $(INSTALLED)
+	@$(BIN)/draftgraph pull smollm2-135m
+	$(BIN)/python examples/demo.py
+
+test: lint
+	@$(BIN)/draftgraph pull smollm2-135m
+	$(BIN)/python -m pytest
+
+lint: $(INSTALLED)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+clean:
+	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	  { echo "error: $(PYTHON) is missing or older than 3.11; name a newer one: make $(MAKECMDGOALS) PYTHON=python3.12"; exit 1; }
+	@$(PYTHON) -c 'import ensurepip, venv' || \
+	  { echo "error: $(PYTHON) has no venv; install it (on Debian and Ubuntu: apt install python3-venv)"; exit 1; }
+	@$(PYTHON) -m venv $(VENV)
+
+$(INSTALLED): $(BIN)/python $(SOURCES)
+	$(BIN)/python -m pip install --quiet --editable '.[dev]'
+	@touch $@

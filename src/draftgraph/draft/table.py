@@ -1,0 +1,86 @@
+"""The table of drafters: from `--draft ngram,suffix,model:PATH` to one drafter.
+
+Adding a drafter is one file and one line in `DRAFTERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from draftgraph.config import DraftConfig
+from draftgraph.draft.base import Drafter, NoDrafter
+from draftgraph.draft.mixture import MixtureDrafter
+from draftgraph.draft.model import ModelDrafter, coupled, drawn
+from draftgraph.draft.ngram import NgramDrafter
+from draftgraph.draft.recycle import RecycleDrafter
+from draftgraph.draft.suffix import SuffixDrafter
+from draftgraph.errors import ParameterError
+from draftgraph.runner.base import Runner
+
+OFF = "off"
+
+
+@dataclass(frozen=True, slots=True)
+class DraftSetup:
+    """What a drafter may be built from.
+
+    Args:
+        config: the settings.
+        acceptance: the acceptance rule that drafts are made for, "match" or "residual".
+        corpus: token ids of the corpus file; empty without one.
+        open_model: opens a model argument as a runner with the target's vocabulary.
+    """
+
+    config: DraftConfig
+    acceptance: str
+    corpus: Sequence[int]
+    open_model: Callable[[str], Runner]
+
+    @property
+    def keep_requests(self) -> bool:
+        return self.config.memory == "process"
+
+
+def _model(setup: DraftSetup, argument: str) -> Drafter:
+    ranking = {"match": coupled, "residual": drawn}[setup.acceptance]
+    return ModelDrafter(setup.open_model(argument), setup.config.width, setup.config.depth, ranking)
+
+
+# name -> how to build it from the setup and what stands after "name:"
+DRAFTERS: Mapping[str, Callable[[DraftSetup, str], Drafter]] = {
+    "ngram": lambda setup, _: NgramDrafter(setup.config.depth),
+    "suffix": lambda setup, _: SuffixDrafter(setup.config.depth, setup.corpus, setup.keep_requests),
+    "recycle": lambda setup, _: RecycleDrafter(setup.config.depth, setup.keep_requests),
+    "model": _model,
+}
+
+
+def build_drafter(setup: DraftSetup) -> Drafter:
+    """Returns the drafter that the settings name.
+
+    Raises:
+        ParameterError: an unknown name, an argument too many or too few, or two drawing drafters under `residual`.
+    """
+    names = [name.strip() for name in setup.config.draft.split(",")]
+    if names == [OFF]:
+        return NoDrafter()
+    _check_names(names, setup.acceptance)
+    members = [DRAFTERS[name](setup, argument) for name, _, argument in (item.partition(":") for item in names)]
+    return members[0] if len(members) == 1 else MixtureDrafter(members)
+
+
+def _check_names(names: Sequence[str], acceptance: str) -> None:
+    allowed = ", ".join("model:MODEL" if name == "model" else name for name in DRAFTERS) + f", or {OFF} alone"
+    for item in names:
+        name, _, argument = item.partition(":")
+        if name not in DRAFTERS or (name == "model") != bool(argument):
+            raise ParameterError(f"drafter {item!r}", allowed, "change --draft")
+    if len(set(names)) < len(names):
+        raise ParameterError(f"--draft {','.join(names)}", "each drafter once", "remove the repeated one")
+    if acceptance == "residual" and sum(item.startswith("model:") for item in names) > 1:
+        raise ParameterError(
+            "several draft models with --acceptance residual",
+            "one draft model, whose draws can be accounted for",
+            "keep one, or use --acceptance match",
+        )

@@ -1,0 +1,122 @@
+"""The engine: one loop for plain decoding, speculation and prefill, for one request or many.
+
+In: prompts as token ids. Out: deltas. It wires the stages and computes nothing itself. Plain decoding is budget 0.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from draftgraph.config import SamplingParams
+from draftgraph.draft.base import Drafter, root_graph
+from draftgraph.engine.request import Request, State, Vocabulary
+from draftgraph.engine.scheduler import Scheduler
+from draftgraph.errors import ParameterError, PromptError
+from draftgraph.graph.budget import select
+from draftgraph.graph.encode import encode_tree
+from draftgraph.graph.token_graph import merge
+from draftgraph.runner.base import Runner, commit_all
+from draftgraph.types import Delta, FinishReason, Verdict, VerifyBatch
+from draftgraph.verify.accept import Rule, accept
+from draftgraph.verify.distribution import distribution
+
+Observer = Callable[[Sequence[Verdict]], None]
+
+
+class Engine:
+    """Advances many requests together, one step at a time. Not thread-safe: one thread calls it.
+
+    Args:
+        runner: computes the target model.
+        drafter: proposes.
+        rule: decides.
+        merge_length: see `MergeRule`.
+        prefill_chunk: prompt tokens read per request and step.
+    """
+
+    def __init__(
+        self,
+        runner: Runner,
+        drafter: Drafter,
+        rule: Rule,
+        vocabulary: Vocabulary,
+        *,
+        merge_length: int = 2,
+        prefill_chunk: int = 64,
+        clock: Callable[[], float] = time.perf_counter,
+    ) -> None:
+        self.runner = runner
+        self.drafter = drafter
+        self.rule = rule
+        self.scheduler = Scheduler(runner, prefill_chunk, clock)
+        self.observer: Observer = lambda verdicts: None  # sees each step's verdicts, for drawing and tests
+        self._vocabulary = vocabulary
+        self._merge_length = merge_length
+        self._clock = clock
+        self._next_id = 0
+
+    def submit(self, prompt: Sequence[int], sampling: SamplingParams, budget: int) -> Request:
+        """Queues a prompt and returns its request.
+
+        Raises:
+            PromptError: the prompt is empty, too long, or has an id outside the vocabulary.
+            ParameterError: logit_bias names an id outside the vocabulary.
+        """
+        self._check(prompt, sampling)
+        limit = min(sampling.max_tokens, self.runner.context_length - len(prompt))
+        request = Request(self._next_id, tuple(prompt), sampling, budget, limit, self._merge_length, self._vocabulary)
+        self._next_id += 1
+        self.scheduler.add(request)
+        return request
+
+    def step(self) -> list[Delta]:
+        """Advances every running request by one target pass and returns what they wrote."""
+        batch = self.scheduler.next_batch()
+        drafts = self.drafter.propose(batch.contexts, batch.budgets)
+        trees = select(merge(drafts), batch.windows)
+        rows = self.runner.extend(VerifyBatch(batch.slots, trees))
+        verdicts = accept(self.rule, trees, distribution(rows, trees, batch.samplings), batch.noises, batch.endings)
+        commit_all(self.runner, batch.slots, [verdict.path for verdict in verdicts])
+        self.drafter.observe(batch.contexts, verdicts)
+        return self._emit(batch.requests, verdicts)
+
+    def cancel(self, request: Request) -> None:
+        """Ends a request between two steps; what it has written stays. Does nothing to a finished one."""
+        if request.state is State.FINISHED:
+            return
+        context = request.context()
+        nothing = replace(request.window(0), complete=False)
+        tree = encode_tree(nothing, root_graph(context), [], [], [], [], [], [])
+        verdict = Verdict(tree, (), (), (), FinishReason.CANCELLED, np.zeros((0, 0), np.int32))
+        self.drafter.observe([context], [verdict])
+        self._emit([request], [verdict])
+
+    def _emit(self, requests: Sequence[Request], verdicts: Sequence[Verdict]) -> list[Delta]:
+        self.observer(verdicts)
+        now = self._clock()
+        deltas = [request.apply(verdict, now) for request, verdict in zip(requests, verdicts, strict=True)]
+        for request in requests:
+            if request.state is State.FINISHED:
+                self.scheduler.retire(request)
+        return deltas
+
+    def _check(self, prompt: Sequence[int], sampling: SamplingParams) -> None:
+        longest = self.runner.context_length - 1
+        if not prompt:
+            raise PromptError("an empty prompt", "at least one token", "write something to continue")
+        if len(prompt) > longest:
+            raise PromptError(
+                f"a prompt of {len(prompt)} tokens",
+                f"at most {longest}: the context holds {longest + 1} tokens, and one is for the answer",
+                "shorten the prompt or raise --context",
+            )
+        size = self._vocabulary.size
+        if not all(0 <= token < size for token in prompt):
+            raise PromptError("a token id outside the vocabulary", f"ids from 0 to {size - 1}", "tokenize with this model")
+        for token in sampling.logit_bias:
+            if token >= size:
+                raise ParameterError(f"logit_bias key {token}", f"token ids from 0 to {size - 1}", "remove it")

@@ -1,0 +1,147 @@
+"""A request: its tokens, its state, its statistics. Per request, small, owned by the scheduler.
+
+In: a prompt and parameters, then one verdict per step. Out: what the other stages may see of it (`Context`, `Window`,
+`SamplingContext`, `Ending`) and its deltas. Never sees tensors.
+
+Lengths:  [0, num_prompt) prompt · [num_prompt, len(tokens)) output · [0, num_computed) committed in the runner.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+
+from draftgraph.config import SamplingParams
+from draftgraph.engine.stats import RequestStats
+from draftgraph.engine.text import TextStream
+from draftgraph.rng import Noise, fresh_seed, noise_for
+from draftgraph.types import TARGET, Context, Delta, FinishReason, MergeRule, Verdict, Window
+from draftgraph.verify.distribution import SamplingContext
+
+
+class State(StrEnum):
+    """Where a request stands. It only moves forward."""
+
+    WAITING = "waiting"  # for a slot
+    PREFILL = "prefill"  # in a slot, its prompt not read to the end
+    DECODE = "decode"  # writing
+    FINISHED = "finished"
+
+
+@dataclass(frozen=True, slots=True)
+class Vocabulary:
+    """What a request needs of its model's words. Per model."""
+
+    size: int
+    end_ids: frozenset[int]
+    token_bytes: Callable[[int], bytes]
+
+
+@dataclass(slots=True)
+class Request:
+    """One generation in progress.
+
+    Args:
+        prompt: [n ≥ 1] token ids.
+        budget: most drafts in one of its trees.
+        limit: most tokens it may write: max_tokens, or what the context leaves.
+        merge_length: see `MergeRule`.
+    """
+
+    id: int
+    prompt: Sequence[int]
+    sampling: SamplingParams
+    budget: int
+    limit: int
+    merge_length: int
+    vocabulary: Vocabulary
+    tokens: list[int] = field(init=False)
+    sources: list[tuple[str, ...]] = field(default_factory=list)
+    seed: int = field(init=False)
+    noise: Noise = field(init=False)
+    text: str = ""
+    state: State = State.WAITING
+    finish_reason: FinishReason | None = None
+    slot: int = -1
+    num_computed: int = 0
+    stats: RequestStats = field(default_factory=RequestStats)
+    _stream: TextStream = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.prompt)
+        self.seed = fresh_seed() if self.sampling.seed is None else self.sampling.seed
+        self.noise = noise_for(self.sampling.temperature, self.seed)
+        self._stream = TextStream(self.vocabulary.token_bytes, self.sampling.stop)
+
+    @property
+    def num_prompt(self) -> int:
+        return len(self.prompt)
+
+    @property
+    def num_written(self) -> int:
+        return len(self.tokens) - self.num_prompt
+
+    @property
+    def output(self) -> list[int]:
+        """The tokens written so far."""
+        return self.tokens[self.num_prompt :]
+
+    @property
+    def step_budget(self) -> int:
+        """Drafts worth making now: none while the prompt is read, so that the first token waits for nobody."""
+        return min(self.budget, 512) if self.state is State.DECODE and self._max_depth > 0 else 0
+
+    @property
+    def _max_depth(self) -> int:
+        """The deepest draft that can be emitted: the target's own token follows it."""
+        return self.limit - self.num_written - 1
+
+    def context(self) -> Context:
+        """Returns what a drafter may know."""
+        temperature = self.sampling.temperature
+        rule = MergeRule(self.merge_length, same_depth=temperature > 0)
+        return Context(self.id, self.tokens, self.noise, temperature, self._max_depth, rule)
+
+    def sampling_context(self) -> SamplingContext:
+        """Returns what the target distribution depends on besides the logits."""
+        return SamplingContext(self.tokens, self.num_prompt, self.sampling)
+
+    def window(self, chunk: int) -> Window:
+        """Returns the next known tokens to compute, at most `chunk` of them, and what drafts may follow."""
+        end = min(len(self.tokens), self.num_computed + chunk)
+        known = np.asarray(self.tokens[self.num_computed : end], np.int32)
+        complete = end == len(self.tokens)
+        return Window(known, complete, self.step_budget, self._max_depth, self.vocabulary.size)
+
+    def ending(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
+        """Returns how many of `tokens` plain decoding would write, and why it would end there. Modifies nothing."""
+        stream = self._stream.copy()
+        for count, token in enumerate(tokens, start=1):
+            if token in self.vocabulary.end_ids and not self.sampling.ignore_eos:
+                return count, FinishReason.STOP
+            if stream.push(token)[1]:
+                return count, FinishReason.STOP
+            if self.num_written + count == self.limit:
+                return count, FinishReason.LENGTH
+        return len(tokens), None
+
+    def apply(self, verdict: Verdict, now: float) -> Delta:
+        """Takes in a verdict and returns what it adds to the output."""
+        self.num_computed += len(verdict.path)
+        text = ""
+        for token in verdict.tokens:
+            self.tokens.append(token)
+            text += self._stream.push(token)[0]
+        sources = tuple(verdict.tree.sources[node] if node >= 0 else (TARGET,) for node in verdict.nodes)
+        self.sources.extend(sources)
+        self.stats.record(verdict, now, decoding=self.state is State.DECODE)
+        if verdict.tokens and self.state is State.PREFILL:
+            self.state = State.DECODE
+        if verdict.finish is not None:
+            self.state, self.finish_reason = State.FINISHED, verdict.finish
+            text += self._stream.flush()
+        self.text += text
+        return Delta(self.id, text, verdict.tokens, sources, verdict.finish)

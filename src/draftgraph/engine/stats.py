@@ -1,0 +1,92 @@
+"""What one request cost and what drafting brought. Observed from outside the stages, from verdicts and a clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from draftgraph.types import Verdict
+
+
+@dataclass(slots=True)
+class SourceStats:
+    """One drafter's share: drafts of it that were verified, and how many of them were accepted."""
+
+    proposed: int = 0
+    accepted: int = 0
+
+
+@dataclass(slots=True)
+class RequestStats:
+    """One request's counts and times, in seconds.
+
+    The pass that reads the end of the prompt writes the first token; it belongs to the prefill. `target_passes` and all
+    counts of drafts are about the passes after it.
+    """
+
+    started: float = 0.0
+    first_token: float = 0.0
+    last_token: float = 0.0
+    completion_tokens: int = 0
+    target_passes: int = 0
+    drafted_nodes: int = 0
+    merged_nodes: int = 0
+    verified_rows: int = 0
+    accepted_nodes: int = 0
+    by_source: dict[str, SourceStats] = field(default_factory=dict)
+
+    @property
+    def tokens_per_step(self) -> float:
+        """Tokens emitted per target pass; 0 if the first token was the only one."""
+        return (self.completion_tokens - 1) / self.target_passes if self.target_passes else 0.0
+
+    @property
+    def prefill_seconds(self) -> float:
+        return self.first_token - self.started
+
+    @property
+    def decode_seconds(self) -> float:
+        return self.last_token - self.first_token
+
+    @property
+    def decode_tokens_per_second(self) -> float:
+        return (self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
+
+    def record(self, verdict: Verdict, now: float, decoding: bool) -> None:
+        """Counts one verdict; `decoding` says that the request's first token was there before."""
+        if verdict.tokens:
+            self.last_token = now
+            self.first_token = self.first_token if self.completion_tokens else now
+            self.completion_tokens += len(verdict.tokens)
+        if not (decoding and verdict.tokens):
+            return
+        tree = verdict.tree
+        self.target_passes += 1
+        self.drafted_nodes += tree.graph.num_drafted
+        self.merged_nodes += tree.graph.num_merged
+        self.verified_rows += len(tree.tokens)
+        self.accepted_nodes += verdict.num_accepted
+        for sources in tree.sources:
+            for source in sources:
+                self.by_source.setdefault(source, SourceStats()).proposed += 1
+        for node in verdict.nodes:
+            for source in tree.sources[node] if node >= 0 else ():
+                self.by_source[source].accepted += 1
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the published form."""
+        return {
+            "target_passes": self.target_passes,
+            "tokens_per_step": round(self.tokens_per_step, 4),
+            "prefill_seconds": round(self.prefill_seconds, 4),
+            "decode_seconds": round(self.decode_seconds, 4),
+            "decode_tokens_per_second": round(self.decode_tokens_per_second, 2),
+            "drafted_nodes": self.drafted_nodes,
+            "verified_rows": self.verified_rows,
+            "merged_nodes": self.merged_nodes,
+            "accepted_nodes": self.accepted_nodes,
+            "by_source": {
+                name: {"proposed": source.proposed, "accepted": source.accepted}
+                for name, source in sorted(self.by_source.items())
+            },
+        }

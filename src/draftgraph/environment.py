@@ -1,0 +1,46 @@
+"""Everything that environment variables decide: where files are kept, and whether anything may be downloaded.
+
+A leaf: imports nothing of ours. The one file that reads the environment; what it says is read at each call, never at
+import. Settings of the engine are not environment variables: they are in `config.py`.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+CACHE = "DRAFTGRAPH_CACHE"
+OFFLINE = "DRAFTGRAPH_OFFLINE"
+
+
+def cache_dir() -> Path:
+    """Returns the folder for models and measurements: $DRAFTGRAPH_CACHE, or `draftgraph` in the user's cache folder.
+
+    The folder need not exist yet.
+    """
+    chosen = os.environ.get(CACHE)
+    if chosen:
+        return Path(os.path.abspath(os.path.expanduser(chosen)))
+    return _user_cache_dir() / "draftgraph"
+
+
+def is_offline() -> bool:
+    """Returns whether downloads are refused: DRAFTGRAPH_OFFLINE is set to anything but 0, false, no or nothing."""
+    return os.environ.get(OFFLINE, "").strip().lower() not in ("", "0", "false", "no")
+
+
+def child_environment(changes: Mapping[str, str]) -> dict[str, str]:
+    """Returns a copy of this process's environment with `changes`, to start a program with."""
+    return {**os.environ, **changes}
+
+
+def _user_cache_dir() -> Path:
+    home = Path(os.path.expanduser("~"))
+    if sys.platform == "win32":
+        return Path(os.environ.get("LOCALAPPDATA") or home / "AppData" / "Local")
+    if sys.platform == "darwin":
+        return home / "Library" / "Caches"
+    xdg = os.environ.get("XDG_CACHE_HOME", "")
+    return Path(xdg) if os.path.isabs(xdg) else home / ".cache"

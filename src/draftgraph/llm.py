@@ -1,0 +1,291 @@
+"""The offline API: load a model, generate text.
+
+    import draftgraph as dg
+
+    with dg.load("smollm2-135m") as llm:
+        print(llm.generate([{"role": "user", "content": "Why is the sky blue?"}]).text)
+
+In: model arguments, prompts, parameters. Out: typed results. It wires models, runner, drafter and engine together; it
+never sees tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, from_options
+from draftgraph.draft.base import Drafter
+from draftgraph.draft.table import DraftSetup, build_drafter
+from draftgraph.engine.engine import Engine
+from draftgraph.engine.request import Request, State, Vocabulary
+from draftgraph.engine.stats import RequestStats
+from draftgraph.errors import ClosedError, DataFileError, ParameterError, PromptError, VocabularyMismatchError
+from draftgraph.models.catalog import resolve
+from draftgraph.models.chat import render_chat
+from draftgraph.models.loader import Model, load_model
+from draftgraph.runner.base import Runner
+from draftgraph.runner.reference import ReferenceRunner
+from draftgraph.types import Delta, FinishReason
+from draftgraph.verify.accept import RULES
+
+Message: TypeAlias = Mapping[str, Any]
+Prompt: TypeAlias = str | Sequence[Message]  # a text to continue as it is, or the messages of a chat
+
+_DEFAULT_CONTEXT = 4096
+_MAX_BUDGET = 512  # the largest budget a request may ask for
+_DRAFT_CHUNK = 64
+
+
+@dataclass(frozen=True, slots=True)
+class Completion:
+    """What one prompt became.
+
+    Args:
+        text: the text, without end tokens and without a stop string.
+        token_ids: the ids written, up to and including the one that ended the request.
+        sources: [len(token_ids)] who proposed each token: drafter names, or ("target",).
+        prompt_tokens: length of the prompt in tokens.
+        seed: the seed that repeats this text.
+        stats: what it cost and what drafting brought.
+    """
+
+    text: str
+    token_ids: tuple[int, ...]
+    sources: tuple[tuple[str, ...], ...]
+    prompt_tokens: int
+    finish_reason: FinishReason
+    seed: int
+    stats: RequestStats
+
+    @property
+    def completion_tokens(self) -> int:
+        return len(self.token_ids)
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the published form."""
+        return {
+            "text": self.text,
+            "token_ids": list(self.token_ids),
+            "prompt_tokens": self.prompt_tokens,
+            "completion_tokens": self.completion_tokens,
+            "finish_reason": str(self.finish_reason),
+            "seed": self.seed,
+            "stats": self.stats.to_json(),
+        }
+
+
+class LLM:
+    """A loaded model with its engine. One thread uses it at a time; close it, or use it as a context manager."""
+
+    def __init__(self, model: Model, engine: Engine, budget: int) -> None:
+        self.model = model
+        self.budget = budget
+        self._engine: Engine | None = engine
+
+    @property
+    def engine(self) -> Engine:
+        if self._engine is None:
+            raise ClosedError("a model that was closed", "a model that is open", "load it again")
+        return self._engine
+
+    def generate(
+        self, prompts: Prompt | Sequence[Prompt], *, budget: int | None = None, **sampling: Any
+    ) -> Any:
+        """Writes the continuation of one prompt, or of several together.
+
+        A string is continued as it is; a list of messages is put through the model's chat template. Several prompts
+        share the engine's steps, and each text is what it would be alone.
+
+        Args:
+            prompts: one prompt, or a list of strings or of message lists.
+            budget: most drafts checked in one target pass; the default is the model's. 0 is plain decoding.
+            sampling: fields of `SamplingParams`.
+
+        Returns:
+            A `Completion`, or a list of them if a list of prompts was given.
+
+        Raises:
+            ParameterError, PromptError, ChatTemplateError: see their messages; nothing was generated.
+        """
+        several = is_several(prompts)
+        requests = self._submit(prompts if several else [prompts], budget, sampling)  # type: ignore[list-item]
+        for _ in self._run(requests):
+            pass
+        completions = [_completion(request) for request in requests]
+        return completions if several else completions[0]
+
+    def stream(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Iterator[Delta]:
+        """Yields what each step adds to one prompt's continuation; arguments as for `generate`.
+
+        Closing the iterator early cancels the request.
+        """
+        (request,) = self._submit([prompt], budget, sampling)
+        return self._run([request])
+
+    def submit(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Request:
+        """Queues a prompt without running it, for callers that step the engine themselves."""
+        return self._submit([prompt], budget, sampling)[0]
+
+    def prompt_ids(self, prompt: Prompt) -> list[int]:
+        """Returns the token ids of a prompt.
+
+        Raises:
+            PromptError, ChatTemplateError: the prompt is of an unknown form, or the model has no chat template.
+        """
+        tokenizer = self.model.tokenizer
+        if isinstance(prompt, str):
+            return tokenizer.encode_prompt(prompt)
+        return tokenizer.encode_chat(render_chat(tokenizer, prompt))
+
+    def close(self) -> None:
+        """Frees the weights and the cache. Further use raises ClosedError."""
+        self._engine = None
+
+    def __enter__(self) -> LLM:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _submit(self, prompts: Sequence[Prompt], budget: int | None, sampling: Mapping[str, Any]) -> list[Request]:
+        options = dict(sampling)
+        if isinstance(options.get("stop"), (str, list)):
+            stop = options["stop"]
+            options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        (params,) = from_options(options, SamplingParams)
+        budget = self.budget if budget is None else DraftConfig(budget=budget).budget
+        encoded = [self.prompt_ids(prompt) for prompt in prompts]
+        requests: list[Request] = []
+        try:
+            for ids in encoded:
+                requests.append(self.engine.submit(ids, params, budget))
+        except BaseException:
+            self._cancel(requests)
+            raise
+        return requests
+
+    def _run(self, requests: Sequence[Request]) -> Iterator[Delta]:
+        """Steps the engine until `requests` are finished, yielding their deltas; cancels them if it is closed early."""
+        ids = {request.id for request in requests}
+        try:
+            while any(request.state is not State.FINISHED for request in requests):
+                yield from [delta for delta in self.engine.step() if delta.request in ids]
+        finally:
+            self._cancel(requests)
+
+    def _cancel(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            if self._engine is not None:
+                self._engine.cancel(request)
+
+
+def load(model: str | Path, *, drafter: Drafter | None = None, **options: Any) -> LLM:
+    """Loads a model.
+
+    Args:
+        model: a catalogue name, a .gguf file, a folder with config.json and safetensors, or a Hub name `owner/name[:file]`.
+        drafter: a drafter of your own, instead of those that `draft=` names.
+        options: fields of `DraftConfig` and `EngineConfig`.
+
+    Raises:
+        DraftGraphError: a subclass says what was given, what is allowed and what to do.
+    """
+    draft_config, engine_config = from_options(options, DraftConfig, EngineConfig)
+    if drafter is not None and "draft" in options:
+        raise ParameterError("both drafter= and draft=", "one of them", "remove one")
+    target = load_model(resolve(str(model)))
+    context = _context_length(target, engine_config)
+    runner = open_runner(target, context, engine_config.slots, engine_config.prefill_chunk + _MAX_BUDGET)
+    if drafter is None:
+        drafter = build_drafter(_setup(target, draft_config, engine_config, context))
+    tokenizer = target.tokenizer
+    engine = Engine(
+        runner,
+        drafter,
+        RULES[engine_config.acceptance],
+        Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes),
+        merge_length=draft_config.merge,
+        prefill_chunk=engine_config.prefill_chunk,
+    )
+    return LLM(target, engine, draft_config.budget)
+
+
+def open_runner(model: Model, context: int, slots: int, max_open: int) -> Runner:
+    """Returns a runner of the model; at present always the reference runner."""
+    return ReferenceRunner(
+        model.config,
+        model.weights,
+        vocab_size=model.tokenizer.size,
+        context_length=context,
+        num_slots=slots,
+        max_open=max_open,
+    )
+
+
+def is_several(prompts: Any) -> bool:
+    """Whether `prompts` is a list of prompts rather than one.
+
+    Raises:
+        PromptError: it is neither.
+    """
+    if isinstance(prompts, str):
+        return False
+    if not isinstance(prompts, Sequence) or not prompts:
+        raise PromptError(repr(prompts)[:80], "a string, a list of messages, or a list of these", "pass one of them")
+    return not all(isinstance(item, Mapping) for item in prompts)
+
+
+def _context_length(model: Model, config: EngineConfig) -> int:
+    longest = model.config.context_length
+    if config.context is None:
+        return min(longest, _DEFAULT_CONTEXT)
+    if config.context > longest:
+        raise ParameterError(f"context={config.context}", f"at most {longest}, the model's own", "lower --context")
+    return config.context
+
+
+def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int) -> DraftSetup:
+    def open_model(argument: str) -> Runner:
+        path = resolve(argument)
+        model = target if path == target.path else load_model(path)
+        difference = target.tokenizer.first_difference(model.tokenizer)
+        if difference is not None:
+            raise VocabularyMismatchError(
+                f"draft model {argument}: {difference}",
+                "a draft model with the target's vocabulary",
+                "choose one of the same family, or another drafter",
+            )
+        return open_runner(model, min(context, model.config.context_length), engine.slots, _DRAFT_CHUNK + _MAX_BUDGET + 1)
+
+    return DraftSetup(draft, engine.acceptance, _corpus(target, draft.corpus), open_model)
+
+
+def _corpus(model: Model, file: str | None) -> list[int]:
+    if file is None:
+        return []
+    try:
+        text = Path(file).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise DataFileError(f"corpus {file}: {error}", "a readable text file in UTF-8", "check the path") from error
+    return model.tokenizer.encode(text, special=False)
+
+
+def _completion(request: Request) -> Completion:
+    assert request.finish_reason is not None, "a completion is made of a finished request"
+    return Completion(
+        request.text,
+        tuple(request.output),
+        tuple(request.sources),
+        request.num_prompt,
+        request.finish_reason,
+        request.seed,
+        request.stats,
+    )
+
+
+def with_fixed_seed(params: SamplingParams, seed: int) -> SamplingParams:
+    """Returns `params` with this seed if they have none. Does not modify `params`."""
+    return params if params.seed is not None else replace(params, seed=seed)

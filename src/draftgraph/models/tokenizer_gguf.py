@@ -1,0 +1,167 @@
+"""The tokenizer inside a GGUF file.
+
+In: the file's metadata. Out: `TokenizerParts`. Every inconsistency is a `TokenizerError` that names the key; nothing is
+guessed, because a wrong splitter answers nonsense without an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NoReturn
+
+from draftgraph.errors import TokenizerError
+from draftgraph.models.byte_pairs import (
+    SPLITTERS,
+    Encoder,
+    TokenizerParts,
+    byte_level_encoder,
+    check_merges,
+    check_scores,
+    merges_from_scores,
+    score_encoder,
+)
+from draftgraph.models.vocabulary import METASPACE, Kind, Literal, is_hidden, make_vocabulary
+
+_PREFIX = "tokenizer.ggml."
+_REMEDY = "convert the model again with a current converter"
+# Models whose converter writes no `add_bos_token` begin with one all the same.
+_PRE_WITH_BOS = ("llama-bpe", "llama3", "llama-v3")
+
+
+def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
+    """Returns the parts of the tokenizer in a GGUF file's metadata. Does not modify `metadata`.
+
+    Raises:
+        TokenizerError: a key is missing, of the wrong type or contradicts another, or the kind is not supported.
+    """
+    model = _value(metadata, "model", str)
+    if model not in ("gpt2", "llama"):
+        _refuse("model", f"is {model!r}", "'gpt2' (byte-level BPE) or 'llama' (SentencePiece)", "use a model with such a tokenizer")
+    labels, kinds = _tokens(metadata)
+    bos_id, eos_id = (_optional_id(metadata, f"{name}_token_id", len(labels)) for name in ("bos", "eos"))
+    ends = [_optional_id(metadata, f"{name}_token_id", len(labels)) for name in ("eot", "eom")]
+    end_ids = frozenset(token_id for token_id in (eos_id, *ends) if token_id is not None)
+    for token_id in {bos_id, *end_ids} - {None}:
+        assert token_id is not None
+        if kinds[token_id] == Kind.USER_DEFINED:  # older converters wrote end tokens so; they are markup
+            kinds[token_id] = Kind.CONTROL
+    byte_level = model == "gpt2"
+    encoder = (_byte_level if byte_level else _sentencepiece)(metadata, labels, kinds)
+    literals = []
+    for token_id, (label, kind) in enumerate(zip(labels, kinds, strict=True)):
+        if kind in (Kind.CONTROL, Kind.UNKNOWN, Kind.USER_DEFINED):
+            text = label if byte_level or kind != Kind.USER_DEFINED else label.replace(METASPACE, " ")
+            literals.append(Literal(text, token_id))
+            labels[token_id] = text
+    return TokenizerParts(
+        vocabulary=make_vocabulary(labels, kinds, byte_level=byte_level),
+        encoder=encoder,
+        literals=tuple(literals),
+        normalized_literals=(),
+        bos_id=bos_id,
+        eos_id=eos_id,
+        end_ids=end_ids,
+        add_bos=_add_bos(metadata, bos_id),
+        chat_template=_template(metadata),
+    )
+
+
+def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
+    """Returns tokens and kinds, without the unused tokens at the end that only pad the model's rows."""
+    labels = _items(metadata, "tokens", str)
+    numbers = _items(metadata, "token_type", int, length=len(labels))
+    unknown = next((number for number in numbers if number not in set(Kind)), None)
+    if unknown is not None:
+        _refuse("token_type", f"holds {unknown!r}", "1 to 6", _REMEDY)
+    kinds = [Kind(number) for number in numbers]
+    while kinds and kinds[-1] == Kind.UNUSED:
+        kinds.pop()
+    labels = labels[: len(kinds)]
+    if not labels:
+        _refuse("tokens", "holds no token that is used", "at least one token", _REMEDY)
+    if len(set(labels)) != len(labels):
+        seen: set[str] = set()
+        twice = next(label for label in labels if label in seen or seen.add(label))  # type: ignore[func-returns-value]
+        _refuse("tokens", f"holds {twice!r} twice", "each token once", _REMEDY)
+    return labels, kinds
+
+
+def _byte_level(metadata: Mapping[str, Any], labels: Sequence[str], kinds: Sequence[Kind]) -> Encoder:
+    pre = metadata.get(f"{_PREFIX}pre")
+    if pre not in SPLITTERS:
+        given = "is missing" if pre is None else f"is {pre!r}"
+        _refuse("pre", given, ", ".join(sorted(SPLITTERS)), "convert the model again, or use one with a supported splitter")
+    ids = {label: i for i, label in enumerate(labels) if not is_hidden(kinds[i])}
+    dropped = frozenset(label for label, kind in zip(labels, kinds, strict=True) if is_hidden(kind))
+    return byte_level_encoder(ids, check_merges(_items(metadata, "merges", object), ids, dropped), pre)
+
+
+def _sentencepiece(metadata: Mapping[str, Any], labels: Sequence[str], kinds: Sequence[Kind]) -> Encoder:
+    if _value(metadata, "remove_extra_whitespaces", bool, False):
+        _refuse("remove_extra_whitespaces", "is true", "false", "use a model whose tokenizer keeps white space")
+    scores = _items(metadata, "scores", object, length=len(metadata[f"{_PREFIX}tokens"]))
+    check_scores(scores)
+    ids = {label: i for i, label in enumerate(labels) if kinds[i] not in (Kind.CONTROL, Kind.UNUSED)}
+    normal = {label: float(scores[i]) for label, i in ids.items() if kinds[i] == Kind.NORMAL}
+    unknown = next((label for label, i in ids.items() if kinds[i] == Kind.UNKNOWN), None)
+    return score_encoder(
+        ids,
+        merges_from_scores(normal, ids),
+        unknown=unknown,
+        byte_fallback=Kind.BYTE in kinds,
+        space_prefix=_value(metadata, "add_space_prefix", bool, True),
+    )
+
+
+def _add_bos(metadata: Mapping[str, Any], bos_id: int | None) -> bool:
+    by_default = metadata[f"{_PREFIX}model"] == "llama" or metadata.get(f"{_PREFIX}pre") in _PRE_WITH_BOS
+    add_bos: bool = _value(metadata, "add_bos_token", bool, by_default and bos_id is not None)
+    if add_bos and bos_id is None:
+        _refuse("bos_token_id", "is missing, but add_bos_token is true", "a token id", _REMEDY)
+    return add_bos
+
+
+def _template(metadata: Mapping[str, Any]) -> str | None:
+    template = metadata.get("tokenizer.chat_template")
+    if template is not None and not isinstance(template, str):
+        raise TokenizerError(f"tokenizer.chat_template is a {type(template).__name__}", "text", _REMEDY)
+    return template
+
+
+def _value(metadata: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:
+    value = metadata.get(f"{_PREFIX}{name}", default)
+    if value is None:
+        _refuse(name, "is missing", f"a value of type {kind.__name__}", _REMEDY)
+    if not isinstance(value, kind):
+        _refuse(name, f"is {value!r:.80}", f"a value of type {kind.__name__}", _REMEDY)
+    return value
+
+
+def _items(metadata: Mapping[str, Any], name: str, kind: type, length: int | None = None) -> list[Any]:
+    items = metadata.get(f"{_PREFIX}{name}")
+    noun = "a list" if kind is object else f"a list of {kind.__name__}"
+    if items is None:
+        _refuse(name, "is missing", noun, _REMEDY)
+    if not isinstance(items, (list, tuple)):
+        _refuse(name, f"is a {type(items).__name__}", noun, _REMEDY)
+    if length is not None and len(items) != length:
+        _refuse(name, f"has {len(items)} elements", f"{length}, one for each token", _REMEDY)
+    for index, item in enumerate(items):
+        if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
+            _refuse(name, f"holds {item!r:.80} at {index}", noun, _REMEDY)
+    return list(items)
+
+
+def _optional_id(metadata: Mapping[str, Any], name: str, size: int) -> int | None:
+    value = metadata.get(f"{_PREFIX}{name}")
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < size:
+        _refuse(name, f"is {value!r:.80}", f"0 to {size - 1}", _REMEDY)
+    return value
+
+
+def _refuse(name: str, given: str, allowed: str, remedy: str) -> NoReturn:
+    raise TokenizerError(f"{_PREFIX}{name} {given}", allowed, remedy)
+
+

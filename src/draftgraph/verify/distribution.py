@@ -1,0 +1,131 @@
+"""The target distribution: the only definition of what a request draws from.
+
+In: raw logits of a tree's rows and one request's sampling parameters. Out: for each path of the tree the processed scores
+and probabilities of the next token. Penalties count the path's own tokens, so a node is judged as plain decoding would
+judge it at that place. Never sees drafts' probabilities, models or caches.
+
+Order: repetition penalty, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. Ties at a border are
+kept by the lowest id.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from draftgraph.config import SamplingParams
+from draftgraph.errors import ModelFileError
+from draftgraph.types import FloatArray, IntArray, Row, TargetRows, TokenTree
+
+NUM_SUCCESSORS = 8  # of each verified node, reported to the drafters (Token Recycling keeps 8)
+
+Scores = npt.NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingContext:
+    """One request as the distribution sees it: all its known tokens, how many are the prompt, and how it samples."""
+
+    tokens: Sequence[int]
+    num_prompt: int
+    sampling: SamplingParams
+
+
+class TargetDistribution:
+    """The next-token distributions of one tree in one step. Reads its arguments, modifies nothing.
+
+    Args:
+        rows: [n - first_row, vocabulary] raw logits.
+        tree: the tree they belong to.
+        context: the request.
+    """
+
+    def __init__(self, rows: FloatArray, tree: TokenTree, context: SamplingContext) -> None:
+        self._rows = rows
+        self._tree = tree
+        self._context = context
+
+    @property
+    def position(self) -> int:
+        """Absolute position of the token that follows the root."""
+        return len(self._context.tokens)
+
+    def scores(self, path: Sequence[int]) -> Scores:
+        """Returns [vocabulary]: processed logits after the drafts `path` (from below the root), over the temperature.
+
+        Dropped tokens are -inf. At temperature 0 the logits are not divided; only their argmax has a meaning.
+
+        Raises:
+            ModelFileError: the model computed a value that is not a number.
+        """
+        node = path[-1] if path else self._tree.root
+        logits = self._rows[node - self._tree.first_row].astype(np.float64)
+        if not np.isfinite(logits.max()):
+            raise ModelFileError(
+                "the model computed logits that are not finite", "finite logits", "check the model file: its weights are damaged"
+            )
+        sampling = self._context.sampling
+        self._penalise(logits, path)
+        for token, bias in sampling.logit_bias.items():
+            logits[token] += bias
+        if sampling.temperature > 0:
+            logits /= sampling.temperature
+        return _filter(logits, sampling)
+
+    def probs(self, path: Sequence[int]) -> Row:
+        """Returns [vocabulary]: the probabilities that belong to `scores(path)`; at temperature 0 all on the argmax."""
+        scores = self.scores(path)
+        if self._context.sampling.temperature == 0:
+            return np.asarray(np.arange(len(scores)) == np.argmax(scores), np.float64)
+        return softmax(scores)
+
+    def successors(self) -> IntArray:
+        """Returns [rows, k]: the ids of the k largest raw logits of each row, largest first."""
+        k = min(NUM_SUCCESSORS, self._rows.shape[1])
+        top = np.argpartition(self._rows, -k, axis=1)[:, -k:]
+        order = np.argsort(-np.take_along_axis(self._rows, top, axis=1), axis=1, kind="stable")
+        return np.take_along_axis(top, order, axis=1).astype(np.int32)
+
+    def _penalise(self, logits: Scores, path: Sequence[int]) -> None:
+        """Applies the penalties to `logits` in place, counting the context and the path."""
+        sampling = self._context.sampling
+        added = self._tree.tokens[list(path)]
+        if sampling.repetition_penalty != 1:
+            seen = np.union1d(np.asarray(self._context.tokens, np.int64), added)
+            values = logits[seen]
+            logits[seen] = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
+        if sampling.presence_penalty or sampling.frequency_penalty:
+            output = np.asarray(self._context.tokens[self._context.num_prompt :], np.int64)
+            written, counts = np.unique(np.concatenate([output, added]), return_counts=True)
+            logits[written] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+
+
+def distribution(
+    rows: TargetRows, trees: Sequence[TokenTree], contexts: Sequence[SamplingContext]
+) -> list[TargetDistribution]:
+    """Returns the target's distributions for each tree of a step."""
+    return [TargetDistribution(*parts) for parts in zip(rows.rows, trees, contexts, strict=True)]
+
+
+def softmax(scores: Scores) -> Scores:
+    """Returns the probabilities of `scores`, float64; -inf has probability 0."""
+    weights = np.exp(scores - scores.max())
+    return np.asarray(weights / weights.sum())
+
+
+def _filter(scores: Scores, sampling: SamplingParams) -> Scores:
+    """Sets the scores that top-k, top-p or min-p drop to -inf, in place, and returns them."""
+    if 0 < sampling.top_k < len(scores) or sampling.top_p < 1:
+        order = np.argsort(-scores, kind="stable")
+        kept = len(scores) if sampling.top_k == 0 else min(sampling.top_k, len(scores))
+        if sampling.top_p < 1:
+            before = np.cumsum(softmax(scores[order[:kept]]))
+            # A token stays while those before it have not reached top_p, so the likeliest one always stays.
+            kept = int(np.searchsorted(before, sampling.top_p)) + 1
+        scores[order[kept:]] = -np.inf
+    if sampling.min_p > 0:
+        scores[scores < scores.max() + np.log(sampling.min_p)] = -np.inf
+    return scores

@@ -1,0 +1,19 @@
+"""Fixtures that every folder of tests shares."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from draftgraph.environment import OFFLINE, is_offline
+from draftgraph.models import catalog
+
+
+@pytest.fixture(scope="session")
+def smollm2_path() -> Path:
+    """The default model's file; fetched if it is not in the cache, unless downloads are refused."""
+    entry = catalog.CATALOG["smollm2-135m"]
+    if is_offline() and not catalog.is_pulled(entry):
+        pytest.skip(f"{entry.name} is not in {catalog.cache_dir()}, and {OFFLINE} refuses to download it")
+    return catalog.resolve(entry.name)

@@ -1,0 +1,1 @@
+"""Builders that the whole test-suite shares."""
