@@ -78,7 +78,9 @@ class DraftConfig(Checked):
     draft: str = setting(
         "ngram,suffix,recycle", "Drafters, comma-separated: ngram, suffix, recycle, model:MODEL; 'off' for none."
     )
-    budget: int = setting(8, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=512)
+    budget: int = setting(
+        8, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=512
+    )
     width: int = setting(3, "Candidates a draft model proposes after one token.", low=1, high=64)
     depth: int = setting(8, "Longest path a drafter proposes.", low=1, high=64)
     merge: int = setting(2, "Merge hypotheses whose last tokens, this many, are equal; 0 merges none.", low=0, high=16)
@@ -153,7 +155,9 @@ def _check_number(name: str, value: Any, kind: type, limits: Mapping[str, Any]) 
         or (high is not None and value > high)
         or (above is not None and value <= above)
     ):
-        raise ParameterError(f"{name}={value!r}", describe_range(kind, limits), f"change {name} to a value in this range")
+        raise ParameterError(
+            f"{name}={value!r}", describe_range(kind, limits), f"change {name} to a value in this range"
+        )
 
 
 def describe_range(kind: type, limits: Mapping[str, Any]) -> str:

@@ -123,8 +123,11 @@ class StepView:
         _require(_is_acyclic(ids, self.edges), "edges that form a cycle", "a graph without cycles")
         for row, node in enumerate(self.tree):
             _require(node.node in ids, f"row {row} of node {node.node}", "rows of nodes of the graph")
-            _require(-1 < node.parent < row or node.parent == -1 == row - 1, f"parent {node.parent} of row {row}",
-                     "an earlier row, -1 for row 0 alone")
+            _require(
+                -1 < node.parent < row or node.parent == -1 == row - 1,
+                f"parent {node.parent} of row {row}",
+                "an earlier row, -1 for row 0 alone",
+            )
         shares = [n.acceptance for n in self.nodes] + [e.acceptance for e in self.edges]
         shares += [n.path_acceptance for n in self.tree]
         _require(all(0.0 <= share <= 1.0 for share in shares), "an acceptance", "a number from 0 to 1")
@@ -206,9 +209,7 @@ def lay_out(view: StepView) -> Layout:
 
 def _graph_links(view: StepView) -> tuple[Link, ...]:
     spot = {node.id: index for index, node in enumerate(view.nodes)}
-    return tuple(
-        Link(spot[e.parent], spot[e.child], 0.7 if e.merged else 1.0, e.accepted) for e in _drawn_order(view)
-    )
+    return tuple(Link(spot[e.parent], spot[e.child], 0.7 if e.merged else 1.0, e.accepted) for e in _drawn_order(view))
 
 
 def _drawn_order(view: StepView) -> list[ViewEdge]:
@@ -370,9 +371,7 @@ def _copy_numbers(view: StepView, pills: Sequence[Pill]) -> list[str]:
     return numbers
 
 
-def _framed(
-    title: str, facts: str, panel: Panel, layout: Layout, marks: list[str], width: float
-) -> tuple[str, float]:
+def _framed(title: str, facts: str, panel: Panel, layout: Layout, marks: list[str], width: float) -> tuple[str, float]:
     """A panel with its headline, position ticks and marks, curves below pills."""
     height = PANEL_TOP + panel.rows.height + 26
     body = f'<rect class="panel" x="12" y="4" width="{_n(width - 24)}" height="{_n(height - 12)}" rx="8"/>'
@@ -439,7 +438,7 @@ def _pill(
     top = pill.y - radius
     tint = f" s{caps[0]}" if caps else ""
     mark = "" if node is None else f' data-node="{node}"'
-    body = f'<title>{_escape(tip)}</title>'
+    body = f"<title>{_escape(tip)}</title>"
     shape = f'x="{_n(pill.x)}" y="{_n(top)}" width="{_n(pill.width)}" height="{_n(PILL_HEIGHT)}" rx="{_n(radius)}"'
     body += f'<rect class="base" {shape}/><rect class="body{tint}" {shape}/>'
     body += "".join(_cap_slice(pill, index, len(caps), source) for index, source in enumerate(caps))
@@ -626,8 +625,11 @@ NARROW, WIDE = frozenset("fijlrtI.,:;'!|()[] "), frozenset("mwMW%@")
 _LINE = '<path class="line" d="M0 0H26"/>'
 LEGEND_SAMPLES = {
     "source": ('<rect class="swatch" x="0" y="-5" width="14" height="10" rx="5"/>', 14.0),
-    "split": ('<rect class="half" x="0" y="-5" width="14" height="5"/><rect class="other-half" x="0" y="0" width="14" '
-              'height="5"/>', 14.0),
+    "split": (
+        '<rect class="half" x="0" y="-5" width="14" height="5"/><rect class="other-half" x="0" y="0" width="14" '
+        'height="5"/>',
+        14.0,
+    ),
     "accepted": (f'<g class="edge accepted">{_LINE}</g>', 26.0),
     "merged": (f'<g class="edge merged">{_LINE}<path class="arrow" d="M29 0l-7 -3.6v7.2z"/></g>', 29.0),
     "faded": ('<g class="pill faded"><rect class="rim" x="0" y="-5" width="18" height="10" rx="5"/></g>', 18.0),

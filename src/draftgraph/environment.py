@@ -13,6 +13,7 @@ from pathlib import Path
 
 CACHE = "DRAFTGRAPH_CACHE"
 OFFLINE = "DRAFTGRAPH_OFFLINE"
+HUB_ENDPOINT = "HF_ENDPOINT"
 
 
 def cache_dir() -> Path:
@@ -29,6 +30,11 @@ def cache_dir() -> Path:
 def is_offline() -> bool:
     """Returns whether downloads are refused: DRAFTGRAPH_OFFLINE is set to anything but 0, false, no or nothing."""
     return os.environ.get(OFFLINE, "").strip().lower() not in ("", "0", "false", "no")
+
+
+def hub_endpoint() -> str | None:
+    """Returns the address of the Hub to use, $HF_ENDPOINT, or None for the public one."""
+    return os.environ.get(HUB_ENDPOINT) or None
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """Typed errors in three parts: what was given, what is allowed, what to do.
 
-A leaf: imports nothing of ours. Every error a user can cause is a subclass of `DraftGraphError`; the command line prints
-its three parts and exits with code 2, and nothing a user typed or owned is lost. A broken invariant is an `assert`.
+A leaf: imports nothing of ours. Every error a user can cause is a subclass of `DraftGraphError`; the command line
+prints its three parts and exits with code 2, and nothing a user typed or owned is lost. A broken invariant is an
+`assert`.
 """
 
 from __future__ import annotations

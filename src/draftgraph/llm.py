@@ -12,19 +12,19 @@ never sees tensors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, from_options
+from draftgraph.data import read_text
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.table import DraftSetup, build_drafter
+from draftgraph.draft.table import DraftSetup, build_drafter, check_draft
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.stats import RequestStats
-from draftgraph.errors import ClosedError, DataFileError, ParameterError, PromptError, VocabularyMismatchError
-from draftgraph.models.catalog import resolve
-from draftgraph.models.chat import render_chat
+from draftgraph.errors import ClosedError, ParameterError, PromptError, VocabularyMismatchError
+from draftgraph.models.catalog import Progress, ignore_progress, resolve
 from draftgraph.models.loader import Model, load_model
 from draftgraph.runner.base import Runner
 from draftgraph.runner.reference import ReferenceRunner
@@ -91,9 +91,7 @@ class LLM:
             raise ClosedError("a model that was closed", "a model that is open", "load it again")
         return self._engine
 
-    def generate(
-        self, prompts: Prompt | Sequence[Prompt], *, budget: int | None = None, **sampling: Any
-    ) -> Any:
+    def generate(self, prompts: Prompt | Sequence[Prompt], *, budget: int | None = None, **sampling: Any) -> Any:
         """Writes the continuation of one prompt, or of several together.
 
         A string is continued as it is; a list of messages is put through the model's chat template. Several prompts
@@ -111,10 +109,10 @@ class LLM:
             ParameterError, PromptError, ChatTemplateError: see their messages; nothing was generated.
         """
         several = is_several(prompts)
-        requests = self._submit(prompts if several else [prompts], budget, sampling)  # type: ignore[list-item]
-        for _ in self._run(requests):
+        requests = self._submit(cast(Sequence[Prompt], prompts if several else [prompts]), budget, sampling)
+        for _ in self.run(*requests):
             pass
-        completions = [_completion(request) for request in requests]
+        completions = [self.completion(request) for request in requests]
         return completions if several else completions[0]
 
     def stream(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Iterator[Delta]:
@@ -122,12 +120,36 @@ class LLM:
 
         Closing the iterator early cancels the request.
         """
-        (request,) = self._submit([prompt], budget, sampling)
-        return self._run([request])
+        return self.run(self.submit(prompt, budget=budget, **sampling))
 
     def submit(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Request:
-        """Queues a prompt without running it, for callers that step the engine themselves."""
+        """Queues a prompt without running it; `run` does, and `completion` has the result."""
         return self._submit([prompt], budget, sampling)[0]
+
+    def run(self, *requests: Request) -> Iterator[Delta]:
+        """Steps the engine until these requests are finished, yielding their deltas.
+
+        Requests queued elsewhere advance too. Closing the iterator early cancels these.
+        """
+        ids = {request.id for request in requests}
+        try:
+            while any(request.state is not State.FINISHED for request in requests):
+                yield from [delta for delta in self.engine.step() if delta.request in ids]
+        finally:
+            self._cancel(requests)
+
+    def completion(self, request: Request) -> Completion:
+        """Returns the result of a request that is finished."""
+        assert request.finish_reason is not None, "a completion is made of a finished request"
+        return Completion(
+            request.text,
+            tuple(request.output),
+            tuple(request.sources),
+            request.num_prompt,
+            request.finish_reason,
+            request.seed,
+            request.stats,
+        )
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Returns the token ids of a prompt.
@@ -136,9 +158,7 @@ class LLM:
             PromptError, ChatTemplateError: the prompt is of an unknown form, or the model has no chat template.
         """
         tokenizer = self.model.tokenizer
-        if isinstance(prompt, str):
-            return tokenizer.encode_prompt(prompt)
-        return tokenizer.encode_chat(render_chat(tokenizer, prompt))
+        return tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else tokenizer.encode_messages(prompt)
 
     def close(self) -> None:
         """Frees the weights and the cache. Further use raises ClosedError."""
@@ -167,28 +187,21 @@ class LLM:
             raise
         return requests
 
-    def _run(self, requests: Sequence[Request]) -> Iterator[Delta]:
-        """Steps the engine until `requests` are finished, yielding their deltas; cancels them if it is closed early."""
-        ids = {request.id for request in requests}
-        try:
-            while any(request.state is not State.FINISHED for request in requests):
-                yield from [delta for delta in self.engine.step() if delta.request in ids]
-        finally:
-            self._cancel(requests)
-
     def _cancel(self, requests: Sequence[Request]) -> None:
         for request in requests:
             if self._engine is not None:
                 self._engine.cancel(request)
 
 
-def load(model: str | Path, *, drafter: Drafter | None = None, **options: Any) -> LLM:
+def load(
+    model: str | Path, *, drafter: Drafter | None = None, progress: Progress = ignore_progress, **options: Any
+) -> LLM:
     """Loads a model.
 
     Args:
-        model: a catalogue name, a .gguf file, a folder with config.json and safetensors, or a Hub name `owner/name[:file]`.
-        drafter: a drafter of your own, instead of those that `draft=` names.
-        options: fields of `DraftConfig` and `EngineConfig`.
+        model: a catalogue name, a .gguf file, a folder with config.json and safetensors, or a Hub name
+        `owner/name[:file]`. drafter: a drafter of your own, instead of those that `draft=` names. progress: told how
+        far the download is, if there is one. options: fields of `DraftConfig` and `EngineConfig`.
 
     Raises:
         DraftGraphError: a subclass says what was given, what is allowed and what to do.
@@ -196,7 +209,8 @@ def load(model: str | Path, *, drafter: Drafter | None = None, **options: Any) -
     draft_config, engine_config = from_options(options, DraftConfig, EngineConfig)
     if drafter is not None and "draft" in options:
         raise ParameterError("both drafter= and draft=", "one of them", "remove one")
-    target = load_model(resolve(str(model)))
+    check_draft(draft_config.draft, engine_config.acceptance)
+    target = load_model(resolve(str(model), progress=progress))
     context = _context_length(target, engine_config)
     runner = open_runner(target, context, engine_config.slots, engine_config.prefill_chunk + _MAX_BUDGET)
     if drafter is None:
@@ -258,34 +272,12 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
                 "a draft model with the target's vocabulary",
                 "choose one of the same family, or another drafter",
             )
-        return open_runner(model, min(context, model.config.context_length), engine.slots, _DRAFT_CHUNK + _MAX_BUDGET + 1)
+        return open_runner(
+            model, min(context, model.config.context_length), engine.slots, _DRAFT_CHUNK + _MAX_BUDGET + 1
+        )
 
     return DraftSetup(draft, engine.acceptance, _corpus(target, draft.corpus), open_model)
 
 
 def _corpus(model: Model, file: str | None) -> list[int]:
-    if file is None:
-        return []
-    try:
-        text = Path(file).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise DataFileError(f"corpus {file}: {error}", "a readable text file in UTF-8", "check the path") from error
-    return model.tokenizer.encode(text, special=False)
-
-
-def _completion(request: Request) -> Completion:
-    assert request.finish_reason is not None, "a completion is made of a finished request"
-    return Completion(
-        request.text,
-        tuple(request.output),
-        tuple(request.sources),
-        request.num_prompt,
-        request.finish_reason,
-        request.seed,
-        request.stats,
-    )
-
-
-def with_fixed_seed(params: SamplingParams, seed: int) -> SamplingParams:
-    """Returns `params` with this seed if they have none. Does not modify `params`."""
-    return params if params.seed is not None else replace(params, seed=seed)
+    return [] if file is None else model.tokenizer.encode(read_text(Path(file)), special=False)

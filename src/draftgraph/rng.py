@@ -86,7 +86,7 @@ class SeededNoise:
             key = _mix(np.uint64(self.seed) + _GOLDEN)
             key = _mix(key ^ _mix(np.uint64(position) * _GOLDEN + np.uint64(lane)))
             bits = _mix(key + (counters + np.uint64(1)) * _GOLDEN)
-        return ((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+        return np.asarray((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
 
 
 def _mix(state: Any) -> Any:

@@ -1,7 +1,7 @@
 """What a drafter is: it proposes, and is told what happened.
 
-A drafter guesses; whatever it does, the text stays the same. It never sees a cache that is not its own, nor the target's
-logits: only known tokens, the request's noise and past verdicts.
+A drafter guesses; whatever it does, the text stays the same. It never sees a cache that is not its own, nor the
+target's logits: only known tokens, the request's noise and past verdicts.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ class _Growth:
         self.frontier = self._worth_computing(fresh) if self.levels > 0 else []
 
     def _worth_computing(self, fresh: Sequence[int]) -> list[int]:
-        """Returns the nodes of `fresh` among the graph's `budget` best, while no more than `budget` are computed in all."""
+        """Returns the nodes of `fresh` among the graph's `budget` best, as long as `budget` in all are computed."""
         best = set(sorted(self.belief, key=lambda node: -self.belief[node])[: self.budget + 1])
         room = self.budget - len(self.open_node)
         return sorted((node for node in fresh if node in best), key=lambda node: -self.belief[node])[: max(room, 0)]

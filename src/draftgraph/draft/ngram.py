@@ -25,7 +25,7 @@ class _Index:
         self._num_indexed = 0
 
     def find(self, tokens: Sequence[int]) -> tuple[int, int]:
-        """Returns (n, position) for the longest n-gram at the end of `tokens` that has a continuation; (0, 0) if none."""
+        """Returns (n, position) of what followed the longest n-gram that ends `tokens`; (0, 0) if nothing did."""
         for end in range(max(1, self._num_indexed), len(tokens)):
             for n in range(1, min(_LONGEST, end) + 1):
                 self._after[tuple(tokens[end - n : end])] = end

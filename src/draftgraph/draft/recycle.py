@@ -1,7 +1,7 @@
 """Token recycling: the target's own likeliest successors of each token, seen so far, walked as a graph.
 
-In: verdicts, which carry the target's top-k ids after every node it verified, accepted or not (arXiv 2408.08696). Out: a
-graph grown best first through the table "token -> its latest k successors".
+In: verdicts, which carry the target's top-k ids after every node it verified, accepted or not (arXiv 2408.08696).
+Out: a graph grown best first through the table "token -> its latest k successors".
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
 
 NAME = "recycle"
-# Estimated acceptance of the i-th successor. Best-first order through these numbers gives a tree close to the static one
-# of the paper: narrow and deep along first successors, wide at the root.
+# Estimated acceptance of the i-th successor. Best-first order through these numbers gives a tree close to the static
+# one of the paper: narrow and deep along first successors, wide at the root.
 _ACCEPTANCE = (0.45, 0.14, 0.07, 0.05, 0.03, 0.02, 0.02, 0.01)
 
 _Table = dict[int, tuple[int, ...]]

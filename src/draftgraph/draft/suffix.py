@@ -22,8 +22,8 @@ _ESCAPE = 0.3  # share of belief that goes to the next shorter suffix
 class SuffixAutomaton:
     """All substrings of the tokens appended so far, with the number of times each occurs. Grows, never forgets.
 
-    State 0 is the empty string. A state stands for the substrings that end at the same set of places; `length` is that of
-    its longest one, `link` the state of its longest suffix that ends at more places.
+    State 0 is the empty string. A state stands for the substrings that end at the same set of places; `length` is
+    that of its longest one, `link` the state of its longest suffix that ends at more places.
     """
 
     def __init__(self) -> None:

@@ -57,20 +57,23 @@ DRAFTERS: Mapping[str, Callable[[DraftSetup, str], Drafter]] = {
 
 
 def build_drafter(setup: DraftSetup) -> Drafter:
-    """Returns the drafter that the settings name.
-
-    Raises:
-        ParameterError: an unknown name, an argument too many or too few, or two drawing drafters under `residual`.
-    """
-    names = [name.strip() for name in setup.config.draft.split(",")]
+    """Returns the drafter that the settings name; they have passed `check_draft`."""
+    names = _names(setup.config.draft)
     if names == [OFF]:
         return NoDrafter()
-    _check_names(names, setup.acceptance)
     members = [DRAFTERS[name](setup, argument) for name, _, argument in (item.partition(":") for item in names)]
     return members[0] if len(members) == 1 else MixtureDrafter(members)
 
 
-def _check_names(names: Sequence[str], acceptance: str) -> None:
+def check_draft(draft: str, acceptance: str) -> None:
+    """Checks the names of drafters, before anything is loaded.
+
+    Raises:
+        ParameterError: an unknown name, an argument too many or too few, or two drawing drafters under `residual`.
+    """
+    names = _names(draft)
+    if names == [OFF]:
+        return
     allowed = ", ".join("model:MODEL" if name == "model" else name for name in DRAFTERS) + f", or {OFF} alone"
     for item in names:
         name, _, argument = item.partition(":")
@@ -84,3 +87,7 @@ def _check_names(names: Sequence[str], acceptance: str) -> None:
             "one draft model, whose draws can be accounted for",
             "keep one, or use --acceptance match",
         )
+
+
+def _names(draft: str) -> list[str]:
+    return [name.strip() for name in draft.split(",")]

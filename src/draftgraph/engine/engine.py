@@ -116,7 +116,9 @@ class Engine:
             )
         size = self._vocabulary.size
         if not all(0 <= token < size for token in prompt):
-            raise PromptError("a token id outside the vocabulary", f"ids from 0 to {size - 1}", "tokenize with this model")
+            raise PromptError(
+                "a token id outside the vocabulary", f"ids from 0 to {size - 1}", "tokenize with this model"
+            )
         for token in sampling.logit_bias:
             if token >= size:
                 raise ParameterError(f"logit_bias key {token}", f"token ids from 0 to {size - 1}", "remove it")

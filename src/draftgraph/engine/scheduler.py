@@ -1,7 +1,8 @@
 """The scheduler: who advances in the next step, and by what.
 
-In: requests. Out: one `Batch` per step, of every request that has a slot: those still reading their prompt by a chunk of
-it, the others by their root and drafts. It owns the queue, the running requests and their slots. Never sees tensors.
+In: requests. Out: one `Batch` per step, of every request that has a slot: those still reading their prompt by a chunk
+of it, the others by their root and drafts. It owns the queue, the running requests and their slots. Never sees
+tensors.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """From tokens to text that may be shown: whole characters, and nothing of a stop string.
 
-In: one token at a time. Out: the text that is certain. A character whose bytes are not complete is held back, and so is the
-longest end of the text that could still become a stop string, and never more. Never sees requests or tensors.
+In: one token at a time. Out: the text that is certain. A character whose bytes are not complete is held back, and so
+is the longest end of the text that could still become a stop string, and never more. Never sees requests or tensors.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Select: the best part of a token graph, unrolled into a tree that fits the budget.
 
-In: one merged graph and one window per request. Out: one `TokenTree` per request. The target's view of a token depends on
-its whole prefix, so a merged node becomes one tree node per path, and rows are counted after unrolling. Never sees
-tensors or requests.
+In: one merged graph and one window per request. Out: one `TokenTree` per request. The target's view of a token
+depends on its whole prefix, so a merged node becomes one tree node per path, and rows are counted after unrolling.
+Never sees tensors or requests.
 """
 
 from __future__ import annotations

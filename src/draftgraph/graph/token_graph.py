@@ -1,8 +1,8 @@
 """The token graph: many guesses at the continuation of one text, merged into one DAG (GSD, arXiv 2407.16207).
 
-In: proposals, child by child, from any number of drafters. Out: a graph in which no guess is written twice. It lives for
-one step and has one owner at a time: the drafter that grows it, then `merge`, then `select`, which only reads it. It
-never sees tensors, caches or requests, and what it merges never relaxes verification: `select` unrolls it again.
+In: proposals, child by child, from any number of drafters. Out: a graph in which no guess is written twice. It lives
+for one step and has one owner at a time: the drafter that grows it, then `merge`, then `select`, which only reads it.
+It never sees tensors, caches or requests, and what it merges never relaxes verification: `select` unrolls it again.
 """
 
 from __future__ import annotations

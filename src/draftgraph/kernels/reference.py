@@ -1,7 +1,8 @@
 """The operations of a decoder in NumPy float32: the specification that faster kernels are held to.
 
-In and out: arrays. The contract of every operation: a row's result does not depend, bit for bit, on the other rows in the
-call. Sums therefore run row by row; BLAS is only ever asked for one row at a time, with the shapes of that row alone.
+In and out: arrays. The contract of every operation: a row's result does not depend, bit for bit, on the other rows in
+the call. Sums therefore run row by row; BLAS is only ever asked for one row at a time, with the shapes of that row
+alone.
 """
 
 from __future__ import annotations
@@ -22,13 +23,13 @@ def linear(x: FloatArray, weight: FloatArray, bias: FloatArray | None = None) ->
         part = weight[start : start + _CHUNK]
         for row in range(len(x)):
             np.matmul(part, x[row], out=out[row, start : start + _CHUNK])
-    return out if bias is None else out + bias
+    return out if bias is None else np.asarray(out + bias)
 
 
 def rms_norm(x: FloatArray, weight: FloatArray, eps: float) -> FloatArray:
     """Returns [rows, d]: each row over its root mean square, times weight [d] (arXiv 1910.07467)."""
     mean_square = np.mean(x * x, axis=-1, keepdims=True, dtype=np.float32)
-    return x / np.sqrt(mean_square + np.float32(eps)) * weight
+    return np.asarray(x / np.sqrt(mean_square + np.float32(eps)) * weight, np.float32)
 
 
 def rope_table(positions: int, base: float, dim: int, factors: FloatArray | None) -> tuple[FloatArray, FloatArray]:
@@ -58,7 +59,7 @@ def rope(x: FloatArray, cos: FloatArray, sin: FloatArray, interleaved: bool) -> 
 def swiglu(gate: FloatArray, up: FloatArray) -> FloatArray:
     """Returns silu(gate) · up, element by element (arXiv 2002.05202)."""
     with np.errstate(over="ignore"):  # exp(-gate) may be infinite; then silu is 0
-        return gate / (1 + np.exp(-gate)) * up
+        return np.asarray(gate / (1 + np.exp(-gate)) * up)
 
 
 def attend_row(query: FloatArray, keys: FloatArray, values: FloatArray) -> FloatArray:
@@ -73,9 +74,9 @@ def attend_row(query: FloatArray, keys: FloatArray, values: FloatArray) -> Float
     scores = np.matmul(grouped, keys.transpose(0, 2, 1)) * np.float32(head_dim**-0.5)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
-    return np.matmul(weights, values).reshape(query.shape)
+    return np.asarray(np.matmul(weights, values).reshape(query.shape))
 
 
 def embed(table: FloatArray, tokens: IntArray) -> FloatArray:
     """Returns [rows, hidden]: the rows of table [vocab, hidden] for tokens [rows]."""
-    return table[tokens]
+    return np.asarray(table[tokens])

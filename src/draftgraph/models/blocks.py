@@ -57,7 +57,7 @@ class Fields:
 
     def number(self, name: str, *, default: float | None = None) -> float:
         value = default if self.get(name) is None else self.get(name)
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < 1e30:
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not 1e-30 < value < 1e30:
             self.refuse(name, "a positive number")
         return float(value)
 

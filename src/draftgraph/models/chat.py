@@ -14,13 +14,13 @@ from typing import Any, NoReturn
 
 from draftgraph.errors import ChatTemplateError, PromptError
 from draftgraph.models.template import render
-from draftgraph.models.vocabulary import Literal, LiteralSplitter
+from draftgraph.models.token_table import Literal, LiteralSplitter
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
 _KEYS = ("role", "content", "name")
 _RESERVED = ("messages", "bos_token", "eos_token", "add_generation_prompt")
 # Unicode's noncharacters: they mean nothing in any text.
-_NONCHARACTERS = [chr(c) for c in range(0xFDD0, 0xFDF0)] + [chr(p << 16 | c) for p in range(17) for c in (0xFFFE, 0xFFFF)]
+_NONCHARACTERS = [*range(0xFDD0, 0xFDF0), *(plane << 16 | last for plane in range(17) for last in (0xFFFE, 0xFFFF))]
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,9 +121,7 @@ def _check_content(where: str, content: Any) -> str:
     for part in content:
         is_text = isinstance(part, Mapping) and part.get("type") == "text" and isinstance(part.get("text"), str)
         if not is_text or len(part) != 2:
-            _refuse(
-                f"{where} has the content part {part!r:.80}", '{"type": "text", "text": …}', "send text parts only"
-            )
+            _refuse(f"{where} has the content part {part!r:.80}", '{"type": "text", "text": …}', "send text parts only")
     return "".join(part["text"] for part in content)
 
 
@@ -137,7 +135,7 @@ def check_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     try:
         copied: dict[str, Any] = json.loads(json.dumps(dict(variables), allow_nan=False))
     except (TypeError, ValueError, RecursionError) as error:
-        raise PromptError(f"template variables: {error}", "JSON values", "send text, numbers, lists and objects") from error
+        raise PromptError(f"template variables: {error}", "JSON values", "send text, numbers or objects") from error
     return copied
 
 
@@ -167,7 +165,7 @@ def _map_strings(value: Any, change: Callable[[str], str]) -> Any:
 
 def _choose_guard(texts: Sequence[str]) -> str:
     used = set().union(*texts)
-    guard = next((char for char in _NONCHARACTERS if char not in used), None)
+    guard = next((chr(code) for code in _NONCHARACTERS if chr(code) not in used), None)
     if guard is None:
         _refuse("text with all of Unicode's noncharacters", "text that leaves one out", "remove one of them")
     return guard
@@ -187,9 +185,8 @@ def _marker(control_literals: Collection[str], guard: str) -> Callable[[str], st
         while found:
             starts.append(found[0])
             found = splitter.find(text, found[0] + 1)
-        for start in range(max(0, len(text) - longest + 1), len(text)):
-            if any(literal.startswith(text[start:]) for literal in control_literals):
-                starts.append(start)
+        ends = range(max(0, len(text) - longest + 1), len(text))
+        starts += [start for start in ends if any(literal.startswith(text[start:]) for literal in control_literals)]
         pieces, done = [], 0
         for start in sorted(set(starts)):
             pieces += [text[done : start + 1], guard]

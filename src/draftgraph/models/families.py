@@ -6,6 +6,7 @@ change the mathematics and is not implemented is refused by name, never ignored.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -43,7 +44,7 @@ def open_source(path: Path) -> Source:
     """
     if path.suffix == ".safetensors":
         raise ModelFileError(f"{path}: a single safetensors file", "its whole folder", f"pass {path.parent}")
-    if not path.is_dir():
+    if not os.path.isdir(path):  # unlike Path.is_dir, False for a name that is too long
         return GgufFile(path)
     if (path / "config.json").exists():
         return SafetensorsFolder(path)
@@ -148,5 +149,5 @@ def _tokenizer_end_ids(settings: Mapping[str, Any]) -> set[int]:
     return {
         int(i)
         for i, token in added.items()
-        if i.isdecimal() and isinstance(token, dict) and token.get("content") == text
+        if len(i) < 10 and i.isdecimal() and isinstance(token, dict) and token.get("content") == text
     }

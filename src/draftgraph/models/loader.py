@@ -58,6 +58,8 @@ def load_model(path: Path) -> Model:
     for token in end_ids:
         if not 0 <= token < tokenizer.size:
             raise ModelFileError(
-                f"{path}: end token id {token} with {tokenizer.size} tokens", "an id of the tokenizer", "convert the model again"
+                f"{path}: end token id {token} with {tokenizer.size} tokens",
+                "an id of the tokenizer",
+                "convert the model again",
             )
     return Model(model_name(source), path, config, load_weights(source, config), tokenizer, end_ids)

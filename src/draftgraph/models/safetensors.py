@@ -8,6 +8,7 @@ may name only plain files of the folder. Needs no torch; knows nothing of famili
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -51,7 +52,7 @@ class SafetensorsFolder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not path.is_dir():
+        if not os.path.isdir(path):
             raise ModelNotFoundError(f"{path}: no such folder", "a model folder", "check the path")
         self.config: Mapping[str, Any] = read_json(path / "config.json")
         self._tensors: dict[str, tuple[_Shard, _Tensor]] = {}

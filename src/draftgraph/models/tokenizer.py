@@ -14,16 +14,16 @@ from typing import Any
 from draftgraph.errors import PromptError
 from draftgraph.models.byte_pairs import TokenizerParts
 from draftgraph.models.chat import RenderedChat, render_chat
+from draftgraph.models.token_table import Kind, LiteralSplitter, is_hidden
 from draftgraph.models.tokenizer_folder import read_folder
 from draftgraph.models.tokenizer_gguf import read_gguf
-from draftgraph.models.vocabulary import Kind, LiteralSplitter, is_hidden
 
 
 class Tokenizer:
     """A vocabulary and its encoder. Immutable; per model, shared by all requests and threads.
 
     The text of ids is the text of their bytes joined, whatever stands around them, so pieces of a stream joined equal
-    the text of the whole. Nothing is stripped: where SentencePiece puts a space before the first word, `decode` shows it.
+    the text of the whole. Nothing is stripped: where SentencePiece puts a space before a first word, `decode` shows it.
 
     Args:
         parts: what `read_gguf` or `read_folder` found.
@@ -31,20 +31,20 @@ class Tokenizer:
 
     def __init__(self, parts: TokenizerParts) -> None:
         self._parts = parts
-        self._vocabulary = parts.vocabulary
-        kinds = parts.vocabulary.kinds
+        self._table = parts.table
+        kinds = parts.table.kinds
         plain = [literal for literal in parts.literals if not is_hidden(kinds[literal.token_id])]
         self._markup = LiteralSplitter(parts.literals)
         self._content = LiteralSplitter(plain)
         self._normalized = LiteralSplitter(parts.normalized_literals)
         hidden = [literal.text for literal in parts.literals if is_hidden(kinds[literal.token_id]) and literal.text]
         self._control_literals = frozenset(hidden)
-        self._special_ids = parts.vocabulary.ids_of(Kind.CONTROL, Kind.UNKNOWN, Kind.UNUSED)
+        self._special_ids = parts.table.ids_of(Kind.CONTROL, Kind.UNKNOWN, Kind.UNUSED)
 
     @property
     def size(self) -> int:
         """How many ids there are; a model may have more rows, whose ids must never be used."""
-        return self._vocabulary.size
+        return self._table.size
 
     @property
     def bos_id(self) -> int | None:
@@ -53,11 +53,6 @@ class Tokenizer:
     @property
     def eos_id(self) -> int | None:
         return self._parts.eos_id
-
-    @property
-    def end_ids(self) -> frozenset[int]:
-        """Ids that end a turn, as far as the tokenizer's own files say."""
-        return self._parts.end_ids
 
     @property
     def add_bos(self) -> bool:
@@ -80,12 +75,12 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Returns what the token adds to a text; nothing for a control token."""
-        return self._vocabulary.pieces[self._vocabulary.check_id(token_id)]
+        return self._table.pieces[self._table.check_id(token_id)]
 
     def token_label(self, token_id: int) -> str:
         """Returns the token for display: a control token's literal, other tokens' text, stray bytes as escapes."""
         piece = self.token_bytes(token_id)
-        return piece.decode(errors="backslashreplace") if piece else self._vocabulary.labels[token_id]
+        return piece.decode(errors="backslashreplace") if piece else self._table.labels[token_id]
 
     def decode(self, token_ids: Iterable[int]) -> str:
         """Returns the text of the ids. Bytes that are no character become U+FFFD."""
@@ -153,10 +148,10 @@ class Tokenizer:
 
     def first_difference(self, other: Tokenizer) -> str | None:
         """Returns None if both have the same tokens under the same ids, else a sentence with the first difference."""
-        return self._vocabulary.first_difference(other._vocabulary)
+        return self._table.first_difference(other._table)
 
     def _label(self, token_id: int | None) -> str:
-        return "" if token_id is None else self._vocabulary.labels[token_id]
+        return "" if token_id is None else self._table.labels[token_id]
 
     def _encode_parts(self, parts: Iterable[int | str], *, at_start: bool) -> list[int]:
         encoder = self._parts.encoder

@@ -20,7 +20,7 @@ from draftgraph.models.byte_pairs import (
     merges_from_scores,
     score_encoder,
 )
-from draftgraph.models.vocabulary import METASPACE, Kind, Literal, is_hidden, make_vocabulary
+from draftgraph.models.token_table import METASPACE, Kind, Literal, is_hidden, make_table
 
 _PREFIX = "tokenizer.ggml."
 _REMEDY = "convert the model again with a current converter"
@@ -36,14 +36,13 @@ def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
     """
     model = _value(metadata, "model", str)
     if model not in ("gpt2", "llama"):
-        _refuse("model", f"is {model!r}", "'gpt2' (byte-level BPE) or 'llama' (SentencePiece)", "use a model with such a tokenizer")
+        allowed = "'gpt2' (byte-level BPE) or 'llama' (SentencePiece)"
+        _refuse("model", f"is {model!r}", allowed, "use a model with such a tokenizer")
     labels, kinds = _tokens(metadata)
     bos_id, eos_id = (_optional_id(metadata, f"{name}_token_id", len(labels)) for name in ("bos", "eos"))
     ends = [_optional_id(metadata, f"{name}_token_id", len(labels)) for name in ("eot", "eom")]
-    end_ids = frozenset(token_id for token_id in (eos_id, *ends) if token_id is not None)
-    for token_id in {bos_id, *end_ids} - {None}:
-        assert token_id is not None
-        if kinds[token_id] == Kind.USER_DEFINED:  # older converters wrote end tokens so; they are markup
+    for token_id in (bos_id, eos_id, *ends):
+        if token_id is not None and kinds[token_id] == Kind.USER_DEFINED:  # older converters wrote markup so
             kinds[token_id] = Kind.CONTROL
     byte_level = model == "gpt2"
     encoder = (_byte_level if byte_level else _sentencepiece)(metadata, labels, kinds)
@@ -52,15 +51,13 @@ def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
         if kind in (Kind.CONTROL, Kind.UNKNOWN, Kind.USER_DEFINED):
             text = label if byte_level or kind != Kind.USER_DEFINED else label.replace(METASPACE, " ")
             literals.append(Literal(text, token_id))
-            labels[token_id] = text
     return TokenizerParts(
-        vocabulary=make_vocabulary(labels, kinds, byte_level=byte_level),
+        table=make_table(labels, kinds, byte_level=byte_level),
         encoder=encoder,
         literals=tuple(literals),
         normalized_literals=(),
         bos_id=bos_id,
         eos_id=eos_id,
-        end_ids=end_ids,
         add_bos=_add_bos(metadata, bos_id),
         chat_template=_template(metadata),
     )
@@ -88,9 +85,9 @@ def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
 
 def _byte_level(metadata: Mapping[str, Any], labels: Sequence[str], kinds: Sequence[Kind]) -> Encoder:
     pre = metadata.get(f"{_PREFIX}pre")
-    if pre not in SPLITTERS:
+    if not isinstance(pre, str) or pre not in SPLITTERS:
         given = "is missing" if pre is None else f"is {pre!r}"
-        _refuse("pre", given, ", ".join(sorted(SPLITTERS)), "convert the model again, or use one with a supported splitter")
+        _refuse("pre", given, ", ".join(sorted(SPLITTERS)), "convert the model again, or use another model")
     ids = {label: i for i, label in enumerate(labels) if not is_hidden(kinds[i])}
     dropped = frozenset(label for label, kind in zip(labels, kinds, strict=True) if is_hidden(kind))
     return byte_level_encoder(ids, check_merges(_items(metadata, "merges", object), ids, dropped), pre)
@@ -163,5 +160,3 @@ def _optional_id(metadata: Mapping[str, Any], name: str, size: int) -> int | Non
 
 def _refuse(name: str, given: str, allowed: str, remedy: str) -> NoReturn:
     raise TokenizerError(f"{_PREFIX}{name} {given}", allowed, remedy)
-
-

@@ -60,4 +60,5 @@ class Transformer:
 
     def _feed_forward(self, layer: LayerWeights, x: FloatArray) -> FloatArray:
         normed = kernels.rms_norm(x, layer.ffn_norm, self.config.norm_eps)
-        return kernels.linear(kernels.swiglu(kernels.linear(normed, layer.gate), kernels.linear(normed, layer.up)), layer.down)
+        gated = kernels.swiglu(kernels.linear(normed, layer.gate), kernels.linear(normed, layer.up))
+        return kernels.linear(gated, layer.down)

@@ -1,7 +1,8 @@
 """The paged key-value cache: who owns which cells.
 
-In: how many cells a slot needs. Out: cell indices, and the keys and values of any list of cells. A cell holds one token's
-keys and values in every layer; a block is `BLOCK` cells; a slot owns whole blocks. Never sees tokens, trees or models.
+In: how many cells a slot needs. Out: cell indices, and the keys and values of any list of cells. A cell holds one
+token's keys and values in every layer; a block is `BLOCK` cells; a slot owns whole blocks. Never sees tokens, trees
+or models.
 
 A slot's cells in logical order:
     [0, committed)            the committed text, cell i at position i
@@ -40,7 +41,9 @@ class BlockPool:
         """
         if not self._free:
             raise CapacityError(
-                f"all {self.num_blocks} key-value blocks are in use", "requests that fit together", "lower --slots or --context"
+                f"all {self.num_blocks} key-value blocks are in use",
+                "requests that fit together",
+                "lower --slots or --context",
             )
         return self._free.pop()
 

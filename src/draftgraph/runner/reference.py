@@ -66,7 +66,9 @@ class ReferenceRunner:
 
     def open(self) -> int:
         if not self.num_free_slots:
-            raise CapacityError(f"all {self._num_slots} slots are in use", "one request per slot", "raise --slots or wait")
+            raise CapacityError(
+                f"all {self._num_slots} slots are in use", "one request per slot", "raise --slots or wait"
+            )
         slot = min(set(range(self._num_slots)) - set(self._slots))
         self._slots[slot] = _Slot(BlockTable(self._pool))
         return slot

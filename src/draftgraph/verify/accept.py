@@ -60,7 +60,7 @@ def match(tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, int]
 
 
 def residual(tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, int]]:
-    """Speculative sampling (arXiv 2211.17192, 2302.01318) for several draws without replacement (2305.09781, 2402.12374).
+    """Speculative sampling (arXiv 2211.17192, 2302.01318) with several draws at a node (2305.09781, 2402.12374).
 
     The children that were `Drawn` are tried in the order of their draws: accept with probability
     min(1, target_prob / draft_prob), otherwise subtract draft_prob from target_prob, renormalise both without the
@@ -79,9 +79,7 @@ def residual(tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, i
     return walk
 
 
-def _residual_token(
-    tree: TokenTree, children: Mapping[int, int], target_prob: Row, noise: Noise, position: int
-) -> int:
+def _residual_token(tree: TokenTree, children: Mapping[int, int], target_prob: Row, noise: Noise, position: int) -> int:
     """Returns the next token at one node: a drawn child that is accepted, or a draw from what remains."""
     drawn = [(draw, token) for token, node in children.items() if (draw := tree.draws[node]) is not None]
     drawn.sort(key=lambda pair: pair[0].order)
@@ -109,7 +107,11 @@ RULES: Mapping[str, Rule] = {"match": match, "residual": residual}
 
 
 def accept(
-    rule: Rule, trees: Sequence[TokenTree], targets: Sequence[Target], noises: Sequence[Noise], endings: Sequence[Ending]
+    rule: Rule,
+    trees: Sequence[TokenTree],
+    targets: Sequence[Target],
+    noises: Sequence[Noise],
+    endings: Sequence[Ending],
 ) -> list[Verdict]:
     """Returns the verdict on each tree by `rule`, cut where the request ends. Does not modify its arguments."""
     return [_verdict(rule, *parts) for parts in zip(trees, targets, noises, endings, strict=True)]

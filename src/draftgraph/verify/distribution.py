@@ -1,11 +1,11 @@
 """The target distribution: the only definition of what a request draws from.
 
-In: raw logits of a tree's rows and one request's sampling parameters. Out: for each path of the tree the processed scores
-and probabilities of the next token. Penalties count the path's own tokens, so a node is judged as plain decoding would
-judge it at that place. Never sees drafts' probabilities, models or caches.
+In: raw logits of a tree's rows and one request's sampling parameters. Out: for each path of the tree the processed
+scores and probabilities of the next token. Penalties count the path's own tokens, so a node is judged as plain
+decoding would judge it at that place. Never sees drafts' probabilities, models or caches.
 
-Order: repetition penalty, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. Ties at a border are
-kept by the lowest id.
+Order: repetition penalty, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. Ties at a
+border are kept by the lowest id.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ class TargetDistribution:
         logits = self._rows[node - self._tree.first_row].astype(np.float64)
         if not np.isfinite(logits.max()):
             raise ModelFileError(
-                "the model computed logits that are not finite", "finite logits", "check the model file: its weights are damaged"
+                "the model computed logits that are not finite",
+                "finite logits",
+                "check the model file: its weights are damaged",
             )
         sampling = self._context.sampling
         self._penalise(logits, path)
@@ -96,7 +98,9 @@ class TargetDistribution:
         if sampling.repetition_penalty != 1:
             seen = np.union1d(np.asarray(self._context.tokens, np.int64), added)
             values = logits[seen]
-            logits[seen] = np.where(values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty)
+            logits[seen] = np.where(
+                values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty
+            )
         if sampling.presence_penalty or sampling.frequency_penalty:
             output = np.asarray(self._context.tokens[self._context.num_prompt :], np.int64)
             written, counts = np.unique(np.concatenate([output, added]), return_counts=True)

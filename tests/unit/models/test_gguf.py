@@ -280,7 +280,16 @@ def _open_and_load(folder: Path, content: bytes) -> None:
         pass
 
 
-LOADABLE = [kind for kind in gguf.GGMLQuantizationType if kind.name not in ("Q8_1", "Q8_K", "I8", "I16", "I32", "I64")]
+def _can_dequantise(kind: gguf.GGMLQuantizationType) -> bool:
+    try:
+        dequantize(np.zeros((1, gguf.GGML_QUANT_SIZES[kind][1]), np.uint8), kind)
+    except NotImplementedError:
+        return False
+    return True
+
+
+REQUIRED = {"F32", "F16", "BF16", "Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"}
+LOADABLE = [kind for kind in gguf.GGMLQuantizationType if kind.name in REQUIRED | {"F64"} or _can_dequantise(kind)]
 
 
 def _blocks(kind: gguf.GGMLQuantizationType, rows: int, seed: int = 0) -> np.ndarray[Any, Any]:

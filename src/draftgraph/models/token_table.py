@@ -1,6 +1,6 @@
 """What every token id means: its bytes, its label, and whether it may appear as text.
 
-In: tokens as a model file writes them. Out: a `Vocabulary`, and the `LiteralSplitter` that finds in a text the tokens
+In: tokens as a model file writes them. Out: a `TokenTable`, and the `LiteralSplitter` that finds in a text the tokens
 that are matched as written. Knows nothing of merges, templates or models.
 """
 
@@ -15,8 +15,9 @@ from draftgraph.errors import ParameterError, TokenizerError
 
 METASPACE = "▁"
 # Unicode's White_Space, which str.isspace() and "\s" exceed by the separators U+001C to U+001F.
-WHITE_SPACE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000") | {chr(c) for c in range(0x2000, 0x200B)}
-_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
+WHITE_SPACE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000")
+WHITE_SPACE |= frozenset(map(chr, range(0x2000, 0x200B)))
+BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
 class Kind(IntEnum):
@@ -45,7 +46,7 @@ class Literal:
 
 
 @dataclass(frozen=True, slots=True)
-class Vocabulary:
+class TokenTable:
     """Every id's token. Per model, shared by all requests.
 
     Args:
@@ -67,7 +68,7 @@ class Vocabulary:
         return frozenset(token_id for token_id, kind in enumerate(self.kinds) if kind in kinds)
 
     def check_id(self, token_id: int) -> int:
-        """Returns `token_id`, or raises ParameterError: an id from a caller must not wrap around or end in IndexError."""
+        """Returns `token_id`, or raises ParameterError: a caller's id must not wrap around or end in IndexError."""
         if not 0 <= token_id < self.size:
             raise ParameterError(f"token id {token_id}", f"0 to {self.size - 1}", "use ids of this model's tokenizer")
         return token_id
@@ -78,15 +79,16 @@ class Vocabulary:
             return f"the control token {self.labels[token_id]!r}"
         return f"the bytes {self.pieces[token_id]!r}"
 
-    def first_difference(self, other: Vocabulary) -> str | None:
+    def first_difference(self, other: TokenTable) -> str | None:
         """Returns a sentence that names the first token, or else the size, in which two vocabularies differ."""
         for token_id in range(min(self.size, other.size)):
             hidden, other_hidden = is_hidden(self.kinds[token_id]), is_hidden(other.kinds[token_id])
             label_differs = hidden and self.labels[token_id] != other.labels[token_id]
             if hidden != other_hidden or label_differs or self.pieces[token_id] != other.pieces[token_id]:
-                return f"token {token_id} is {self.describe(token_id)} in one and {other.describe(token_id)} in the other"
+                one, two = self.describe(token_id), other.describe(token_id)
+                return f"token {token_id} is {one} in one and {two} in the other"
         if self.size != other.size:
-            return f"one has {self.size} tokens and the other {other.size}; the shorter one is the beginning of the longer"
+            return f"one has {self.size} tokens and the other {other.size}; they agree as far as both go"
         return None
 
 
@@ -148,7 +150,7 @@ def is_hidden(kind: Kind) -> bool:
     return kind in (Kind.UNKNOWN, Kind.CONTROL, Kind.UNUSED)
 
 
-def make_vocabulary(labels: Sequence[str], kinds: Sequence[Kind], *, byte_level: bool) -> Vocabulary:
+def make_table(labels: Sequence[str], kinds: Sequence[Kind], *, byte_level: bool) -> TokenTable:
     """Returns the vocabulary of these tokens, whose text is written in GPT-2's byte alphabet or SentencePiece's way.
 
     Raises:
@@ -162,21 +164,26 @@ def make_vocabulary(labels: Sequence[str], kinds: Sequence[Kind], *, byte_level:
         ) from error
     alphabet = byte_alphabet() if byte_level else {}
     pieces = [_piece(label, kind, alphabet) for label, kind in zip(labels, kinds, strict=True)]
-    return Vocabulary(tuple(labels), tuple(pieces), tuple(kinds))
+    return TokenTable(tuple(labels), tuple(pieces), tuple(kinds))
 
 
 def _piece(label: str, kind: Kind, alphabet: dict[str, int]) -> bytes:
     if is_hidden(kind):
         return b""
-    if kind == Kind.USER_DEFINED:
-        return label.encode()
-    if alphabet:
-        try:
-            return bytes([alphabet[char] for char in label])
-        except KeyError:  # not written in the byte alphabet: an added word, as it is
-            return label.encode()
-    byte = _BYTE_TOKEN.fullmatch(label)
-    return bytes([int(byte[1], 16)]) if byte else label.replace(METASPACE, " ").encode()
+    if kind == Kind.BYTE:
+        return _byte(label)
+    if not alphabet:
+        return label.replace(METASPACE, " ").encode()
+    if kind == Kind.NORMAL and all(char in alphabet for char in label):
+        return bytes([alphabet[char] for char in label])
+    return label.encode()  # an added word, as it is
+
+
+def _byte(label: str) -> bytes:
+    byte = BYTE_TOKEN.fullmatch(label)
+    if byte is None:
+        raise TokenizerError(f"the byte token {label!r}", "<0x00> to <0xFF>", "convert or fetch the model again")
+    return bytes([int(byte[1], 16)])
 
 
 def byte_alphabet() -> dict[str, int]:

@@ -1,0 +1,5 @@
+"""`python -m draftgraph`: the command line."""
+
+from draftgraph.cli import main
+
+main()

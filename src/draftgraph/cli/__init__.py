@@ -1,0 +1,23 @@
+"""The command line: `draftgraph generate | chat | pull | doctor | audit | graph | bench`.
+
+It parses, calls and prints; it computes nothing. Bad input ends with the three parts of a typed error and exit code 2.
+"""
+
+from __future__ import annotations
+
+import sys
+
+from draftgraph.cli import console
+from draftgraph.cli.commands import app
+from draftgraph.errors import DraftGraphError
+
+
+def main() -> None:
+    """Runs the command line; the exit code is 0, 1 (an audit found a mismatch), 2 (bad input) or 130 (interrupted)."""
+    try:
+        app()
+    except DraftGraphError as error:
+        console.print_error(error)
+        if "--json" in sys.argv:
+            console.print_json(console.error_json(error))
+        sys.exit(2)

@@ -1,0 +1,101 @@
+"""What the commands print, and how: text and tables for people, one last line of JSON for programs.
+
+Anything said along the way goes to stderr, so that stdout holds the answer alone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from rich.console import Console
+from rich.panel import Panel
+from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.table import Table
+from rich.text import Text
+
+from draftgraph.errors import DraftGraphError
+from draftgraph.types import TARGET
+
+# One colour per source, those of the drawings.
+_STYLES: Mapping[str, str] = {
+    TARGET: "default",
+    "ngram": "dark_orange3",
+    "suffix": "dodger_blue2",
+    "recycle": "green4",
+    "model": "magenta3",
+}
+_OTHER = "cyan3"
+
+out = Console(highlight=False, soft_wrap=True)
+err = Console(stderr=True, highlight=False)
+
+
+def style_of(source: str) -> str:
+    """Returns the colour of a source."""
+    return _STYLES.get(source, _OTHER)
+
+
+def print_json(value: Any) -> None:
+    """Prints one line with one JSON object, the last of a command."""
+    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
+
+
+def print_error(error: DraftGraphError) -> None:
+    """Prints a typed error's three parts on stderr."""
+    body = Table.grid(padding=(0, 2))
+    for part, text in (("given", error.given), ("allowed", error.allowed), ("do this", error.remedy)):
+        body.add_row(Text(part, "bold"), Text(text))
+    err.print(Panel(body, title=type(error).__name__, title_align="left", border_style="red", expand=False))
+
+
+def error_json(error: DraftGraphError) -> dict[str, Any]:
+    """Returns the JSON form of a typed error."""
+    return {
+        "error": {
+            "type": type(error).__name__,
+            "given": error.given,
+            "allowed": error.allowed,
+            "remedy": error.remedy,
+        }
+    }
+
+
+def sourced(pieces: Sequence[tuple[str, tuple[str, ...]]]) -> Text:
+    """Returns text coloured by who proposed it: the first of its sources."""
+    return Text.assemble(*((text, style_of(sources[0])) for text, sources in pieces))
+
+
+def legend(sources: Sequence[str]) -> Text:
+    """Returns the key to the colours."""
+    return Text("  ").join(Text(f"■ {name}", style_of(name)) for name in (TARGET, *sources))
+
+
+class DownloadBar:
+    """A progress bar on stderr, shown while bytes arrive. A context manager."""
+
+    def __init__(self) -> None:
+        self._progress = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TransferSpeedColumn(),
+            console=err,
+            transient=True,
+        )
+        self._tasks: dict[str, Any] = {}
+
+    def __enter__(self) -> DownloadBar:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._tasks:
+            self._progress.stop()
+
+    def update(self, done_bytes: int, total_bytes: int, label: str) -> None:
+        if not self._tasks:
+            self._progress.start()
+        if label not in self._tasks:
+            self._tasks[label] = self._progress.add_task(label, total=total_bytes)
+        self._progress.update(self._tasks[label], completed=done_bytes, total=total_bytes)

@@ -1,0 +1,216 @@
+"""Targets, drafters and engines whose truth is known, for the whole test suite.
+
+`TableRunner` computes logits from a function of the text; `ScriptDrafter` proposes exactly what a test says; `oracle`
+is a naive decoder that shares no code with the engine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import numpy as np
+from support.tiny import random_weights, tiny_config
+
+from draftgraph.config import SamplingParams
+from draftgraph.draft.base import Drafter, NoDrafter, root_graph
+from draftgraph.engine.engine import Engine
+from draftgraph.engine.request import Request, Vocabulary
+from draftgraph.errors import CapacityError
+from draftgraph.graph.token_graph import TokenGraph
+from draftgraph.models.base import ModelConfig, ModelWeights
+from draftgraph.runner.base import Runner
+from draftgraph.runner.reference import ReferenceRunner
+from draftgraph.types import Context, TargetRows, Verdict, VerifyBatch
+from draftgraph.verify.accept import Rule, match
+
+Logits = Callable[[tuple[int, ...]], np.ndarray]  # text -> [vocabulary]
+
+
+class TableRunner:
+    """A runner whose logits are a function of the whole text before each node."""
+
+    def __init__(self, logits: Logits, vocab_size: int, *, context_length: int = 256, num_slots: int = 8) -> None:
+        self.vocab_size = vocab_size
+        self.context_length = context_length
+        self._logits = logits
+        self._num_slots = num_slots
+        self.texts: dict[int, tuple[int, ...]] = {}
+        self._open: dict[int, list[tuple[int, ...]]] = {}
+        self.num_passes = 0
+
+    @property
+    def num_free_slots(self) -> int:
+        return self._num_slots - len(self.texts)
+
+    def open(self) -> int:
+        if not self.num_free_slots:
+            raise CapacityError("all slots", "fewer requests", "wait")
+        slot = min(set(range(self._num_slots)) - set(self.texts))
+        self.texts[slot], self._open[slot] = (), []
+        return slot
+
+    def extend(self, batch: VerifyBatch) -> TargetRows:
+        self.num_passes += 1
+        rows = []
+        for slot, ext in zip(batch.slots, batch.extensions, strict=True):
+            nodes = self._open[slot]
+            first = len(nodes)
+            for token, parent in zip(ext.tokens.tolist(), ext.parents.tolist(), strict=True):
+                assert 0 <= token < self.vocab_size
+                nodes.append((*(self.texts[slot] if parent < 0 else nodes[parent]), token))
+                assert len(nodes[-1]) <= self.context_length, "a node lies beyond the context"
+            wanted = nodes[first + ext.first_row :]
+            rows.append(np.array([self._logits(text) for text in wanted], np.float32).reshape(-1, self.vocab_size))
+        return TargetRows(tuple(rows))
+
+    def commit(self, slot: int, path: Sequence[int]) -> None:
+        for node in path:
+            assert self._open[slot][node][:-1] == self.texts[slot], "the committed nodes are not a path"
+            self.texts[slot] = self._open[slot][node]
+        self._open[slot].clear()
+
+    def release(self, slot: int) -> None:
+        del self.texts[slot], self._open[slot]
+
+
+# What to propose after a text: nodes as (parent, token), parent 0 being the root, 1 the first node, …
+Script = Callable[[Context], Sequence[tuple[int, int]]]
+
+
+class ScriptDrafter:
+    """Proposes what the script says, whatever the budget is."""
+
+    def __init__(self, script: Script) -> None:
+        self._script = script
+        self.ended: list[int] = []
+
+    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+        return [(self._graph(context),) for context in contexts]
+
+    def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
+        self.ended += [c.request for c, verdict in zip(contexts, verdicts, strict=True) if verdict.finish is not None]
+
+    def _graph(self, context: Context) -> TokenGraph:
+        graph = root_graph(context)
+        nodes = [0]
+        for parent, token in self._script(context):
+            nodes.append(graph.add(nodes[parent], token, "script", 0.9))
+        return graph
+
+
+def chain(tokens: Sequence[int]) -> list[tuple[int, int]]:
+    """A script's answer that proposes these tokens one after the other."""
+    return list(enumerate(tokens))
+
+
+def follow(text: Sequence[int], length: int) -> Script:
+    """The oracle: the next `length` tokens of a text known in advance."""
+    return lambda context: chain(text[len(context.tokens) : len(context.tokens) + length])
+
+
+BYTES = Vocabulary(256, frozenset(), lambda token: bytes([token]))  # R-BYTE
+
+
+def make_engine(
+    runner: Runner,
+    drafter: Drafter | None = None,
+    *,
+    rule: Rule = match,
+    end_ids: Sequence[int] = (),
+    token_bytes: Callable[[int], bytes] = lambda token: bytes([token % 256]),
+    prefill_chunk: int = 64,
+    merge_length: int = 2,
+) -> Engine:
+    vocabulary = Vocabulary(runner.vocab_size, frozenset(end_ids), token_bytes)
+    return Engine(
+        runner, drafter or NoDrafter(), rule, vocabulary, merge_length=merge_length, prefill_chunk=prefill_chunk
+    )
+
+
+def run(engine: Engine, *requests: Request) -> list[list[int]]:
+    """Steps the engine until all its work is done. Returns what each request wrote."""
+    while engine.scheduler.has_work:
+        engine.step()
+        engine.scheduler.check()
+    return [request.output for request in requests]
+
+
+def write(engine: Engine, prompt: Sequence[int], budget: int = 8, **sampling: object) -> Request:
+    """Runs one request to its end and returns it."""
+    request = engine.submit(prompt, SamplingParams(**sampling), budget)  # type: ignore[arg-type]
+    run(engine, request)
+    return request
+
+
+def tiny_model(seed: int = 0, **overrides: object) -> tuple[ModelConfig, ModelWeights]:
+    """R-TINY: a random two-layer model."""
+    config = tiny_config(**overrides)  # type: ignore[arg-type]
+    return config, random_weights(config, seed=seed)
+
+
+def tiny_runner(
+    model: tuple[ModelConfig, ModelWeights], *, context_length: int = 256, num_slots: int = 8
+) -> ReferenceRunner:
+    config, weights = model
+    return ReferenceRunner(
+        config,
+        weights,
+        vocab_size=config.vocab_rows,
+        context_length=context_length,
+        num_slots=num_slots,
+        max_open=640,
+    )
+
+
+def oracle_logits(model: tuple[ModelConfig, ModelWeights], tokens: Sequence[int]) -> np.ndarray:
+    """The logits after `tokens`, by a naive forward pass over the whole text in float64: no cache, no shared kernels."""
+    config, weights = model
+    x = weights.embedding.astype(np.float64)[list(tokens)]
+    n, half = len(tokens), config.rope_dim // 2
+    angle = np.outer(np.arange(n), config.rope_base ** (-np.arange(half) * 2 / config.rope_dim))
+    turn = np.exp(1j * angle)[:, None, :]
+
+    def norm(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+        return values / np.sqrt((values**2).mean(-1, keepdims=True) + config.norm_eps) * weight
+
+    def rotate(values: np.ndarray) -> np.ndarray:
+        if config.rope_interleaved:
+            turned = (values[..., 0::2] + 1j * values[..., 1::2]) * turn
+            return np.stack([turned.real, turned.imag], -1).reshape(values.shape)
+        turned = (values[..., :half] + 1j * values[..., half:]) * turn
+        return np.concatenate([turned.real, turned.imag], -1)
+
+    def bias(value: np.ndarray | None) -> np.ndarray | float:
+        return 0.0 if value is None else value
+
+    for layer in weights.layers:
+        h = norm(x, layer.attn_norm)
+        q = rotate((h @ layer.q.T + bias(layer.q_bias)).reshape(n, config.num_heads, -1))
+        k = rotate((h @ layer.k.T + bias(layer.k_bias)).reshape(n, config.num_kv_heads, -1))
+        v = (h @ layer.v.T + bias(layer.v_bias)).reshape(n, config.num_kv_heads, -1)
+        group = config.num_heads // config.num_kv_heads
+        k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
+        scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(config.head_dim)
+        scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+        shares = np.exp(scores - scores.max(-1, keepdims=True))
+        shares /= shares.sum(-1, keepdims=True)
+        x = x + np.einsum("hij,jhd->ihd", shares, v).reshape(n, -1) @ layer.o.T
+        h = norm(x, layer.ffn_norm)
+        gate = h @ layer.gate.T
+        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer.up.T)) @ layer.down.T
+    return norm(x, weights.final_norm)[-1] @ weights.head.T.astype(np.float64)
+
+
+def oracle_greedy(model: tuple[ModelConfig, ModelWeights], prompt: Sequence[int], count: int) -> list[int]:
+    """Greedy decoding by `oracle_logits`."""
+    tokens = list(prompt)
+    for _ in range(count):
+        tokens.append(int(np.argmax(oracle_logits(model, tokens))))
+    return tokens[len(prompt) :]
+
+
+def write_text(path: Path, text: str) -> Path:
+    path.write_text(text, encoding="utf-8")
+    return path
