@@ -27,11 +27,10 @@ REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
 OPTIONAL = ("huggingface_hub", "torch")
 RUNNER = "reference"  # the only runner there is so far
 
-# Our names of CPU features, by the kernel's names for them in /proc/cpuinfo.
-FEATURES = {
-    name: name
-    for name in ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16")
-} | {"neon": "neon", "asimd": "neon"}
+# The CPU features that the extension also asks for, by the names that /proc/cpuinfo has for them.
+FEATURES = (
+    "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "neon",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +159,7 @@ def _features_from_kernel() -> list[str]:
     if platform.machine().lower() in ("arm64", "aarch64"):
         return ["neon"]
     flags = next((value.split() for key, value in _cpuinfo() if key in ("flags", "Features")), [])
-    return [name for flag, name in FEATURES.items() if flag in flags]
+    return [name for name in FEATURES if name in flags]
 
 
 def _cpu_model() -> str:

@@ -180,8 +180,7 @@ class LLM:
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
         requests: list[Request] = []
         try:
-            for ids in encoded:
-                requests.append(self.engine.submit(ids, params, budget))
+            requests.extend(self.engine.submit(ids, params, budget) for ids in encoded)
         except BaseException:
             self._cancel(requests)
             raise

@@ -214,3 +214,54 @@ def oracle_greedy(model: tuple[ModelConfig, ModelWeights], prompt: Sequence[int]
 def write_text(path: Path, text: str) -> Path:
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def small_model(family: str = "llama", *, tied: bool = True, seed: int = 0) -> tuple[ModelConfig, ModelWeights]:
+    """A random two-layer model of 96 tokens, small enough for hundreds of runs."""
+    shape = {"hidden_size": 32, "intermediate_size": 48, "head_dim": 8, "vocab_rows": 96}
+    config = tiny_config(family, **shape)
+    return config, random_weights(config, seed=seed, tied=tied)
+
+
+def hashed_logits(vocab_size: int, spread: float = 2.0, seed: int = 0) -> Logits:
+    """Logits that look random and depend on every token of the text."""
+    return lambda text: np.random.default_rng([seed, *text]).normal(0, spread, vocab_size)
+
+
+def scripts(text: Sequence[int], vocab_size: int) -> dict[str, Script]:
+    """Drafters of every kind for a text known in advance, prompt included, by name."""
+
+    def right(position: int) -> int:
+        return text[position] if position < len(text) else 0
+
+    def wrong(position: int) -> int:
+        return (right(position) + 1) % vocab_size
+
+    def line(token_at: Callable[[int], int], length: int) -> Script:
+        return lambda context: chain([token_at(len(context.tokens) + i) for i in range(length)])
+
+    def outside(context: Context) -> list[tuple[int, int]]:
+        here = len(context.tokens)
+        return [(0, vocab_size), (0, -1), (0, 2**40), (0, right(here)), (4, vocab_size), (4, right(here + 1)), (1, right(here + 1))]
+
+    def doubled(context: Context) -> list[tuple[int, int]]:
+        here = len(context.tokens)
+        return [(0, right(here)), (0, right(here)), (0, wrong(here)), (1, right(here + 1)), (2, right(here + 1)), (2, 0)]
+
+    def random_graph(context: Context) -> list[tuple[int, int]]:
+        rng, here = np.random.default_rng(len(context.tokens)), len(context.tokens)
+        tokens = [right(here + int(rng.integers(5))) if rng.random() < 0.7 else int(rng.integers(4)) for _ in range(24)]
+        return [(int(rng.integers(max(0, i - 6), i + 1)), token) for i, token in enumerate(tokens)]
+
+    return {
+        "oracle": line(right, 6),
+        "always wrong": line(wrong, 6),
+        "half right": line(lambda position: right(position) if position % 2 else wrong(position), 6),
+        "right, then wrong": lambda context: chain([right(len(context.tokens)), *[wrong(len(context.tokens) + 1)] * 3]),
+        "text of another prompt": line(lambda position: right(position * 7 % len(text)), 6),
+        "one token repeated": line(lambda position: right(len(text) - 1), 6),
+        "duplicates": doubled,
+        "outside the vocabulary": outside,
+        "longer than any budget": line(right, 60),
+        "random graphs": random_graph,
+    }

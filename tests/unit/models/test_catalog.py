@@ -591,6 +591,16 @@ def test_a_folder_that_was_fetched_by_half_is_fetched_again(hub_requests: list[s
     assert (catalog.resolve("owner/folder") / "model-2.safetensors").read_bytes() == b"two"
 
 
+@pytest.mark.parametrize("absent", ["config.json", "model-2.safetensors"])
+def test_a_folder_is_whole_with_its_config_and_all_its_weights(absent: str, tmp_path: Path) -> None:
+    for name, data in HUB_FILES["owner/folder"].items():
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_bytes(data)
+    assert catalog._is_whole_folder(tmp_path)
+    (tmp_path / absent).unlink()
+    assert not catalog._is_whole_folder(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("model", "error", "given", "remedy"),
     [
