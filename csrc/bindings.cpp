@@ -1,15 +1,116 @@
 // draftgraph._native: checks arguments, releases the GIL, calls the core. No logic here.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
 #include "core/cpu_features.hpp"
+#include "core/decoder.hpp"
+#include "core/kernels.hpp"
 
 namespace nb = nanobind;
+using namespace nb::literals;
+using namespace draftgraph;
+
+namespace {
+
+template <class T, class S> using Array = nb::ndarray<T, S, nb::c_contig, nb::device::cpu>;
+using Bytes = Array<const uint8_t, nb::ndim<1>>;
+using Floats = Array<const float, nb::ndim<1>>;
+using Ints = Array<const int32_t, nb::ndim<1>>;
+using Mask = Array<const uint8_t, nb::ndim<1>>;
+using Matrix2 = Array<float, nb::ndim<2>>;
+using Matrix3 = Array<float, nb::ndim<3>>;
+
+// A tensor of a model file; keeps its bytes alive.
+struct Tensor {
+    Tensor(uint32_t type, int64_t outputs, int64_t inputs, Bytes bytes) : bytes(bytes) {
+        view = {static_cast<Type>(type), outputs, inputs, bytes.data(), bytes.size()};
+        type_info(view.type);
+    }
+    Bytes bytes;
+    TensorView view;
+};
+
+std::vector<float> copy(const Floats& a) { return std::vector<float>(a.data(), a.data() + a.size()); }
+
+struct Layer {
+    Layer(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& gate, const Tensor& up, const Tensor& down,
+          Floats attn_norm, Floats ffn_norm, Floats q_bias, Floats k_bias, Floats v_bias) {
+        views = {q.view, k.view, v.view, o.view, gate.view, up.view, down.view,
+                 copy(attn_norm), copy(ffn_norm), copy(q_bias), copy(k_bias), copy(v_bias)};
+    }
+    LayerViews views;
+};
+
+void require(bool holds, const char* what) {
+    if (!holds) throw nb::value_error(what);
+}
+
+void make_decoder(Decoder* self, const Shape& shape, const Tensor& embedding, const Tensor& head, const std::vector<const Layer*>& layers,
+                  Floats final_norm, Floats cos, Floats sin, int threads, const std::string& level) {
+    std::vector<LayerViews> views;
+    for (const Layer* layer : layers) views.push_back(layer->views);
+    std::vector<float> norm = copy(final_norm), c = copy(cos), s = copy(sin);
+    nb::gil_scoped_release release;
+    new (self) Decoder(shape, embedding.view, head.view, views, std::move(norm), std::move(c), std::move(s), threads, level);
+}
+
+void forward(Decoder& self, Ints tokens, Ints positions, Ints offsets, Ints cells, Mask wanted, Matrix2 logits) {
+    const size_t rows = tokens.size();
+    require(positions.size() == rows && wanted.size() == rows && offsets.size() == rows + 1, "arrays of different lengths");
+    require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == cells.size(), "offsets that do not span the cells");
+    size_t count = 0;
+    for (size_t r = 0; r < rows; ++r) count += wanted(r) != 0;
+    require(logits.shape(0) == count && logits.shape(1) == static_cast<size_t>(self.shape().vocab), "logits of another shape");
+    nb::gil_scoped_release release;
+    self.forward(static_cast<int64_t>(rows), tokens.data(), positions.data(), offsets.data(), cells.data(), wanted.data(), logits.data());
+}
+
+void move_cells(Decoder& self, Ints source, Ints target) {
+    require(source.size() == target.size(), "arrays of different lengths");
+    nb::gil_scoped_release release;
+    self.move_cells(static_cast<int64_t>(source.size()), source.data(), target.data());
+}
+
+void read_cells(Decoder& self, int64_t layer, Ints cells, Matrix3 keys, Matrix3 values) {
+    for (const Matrix3* a : {&keys, &values})
+        require(a->shape(0) == cells.size() && a->shape(1) == static_cast<size_t>(self.shape().num_kv_heads) &&
+                    a->shape(2) == static_cast<size_t>(self.shape().head_dim), "arrays of another shape");
+    nb::gil_scoped_release release;
+    self.read_cells(layer, static_cast<int64_t>(cells.size()), cells.data(), keys.data(), values.data());
+}
+
+Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
+                 int64_t vocab, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved, float norm_eps) {
+    return {num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab, num_cells, num_positions, rope_dim,
+            rope_interleaved, norm_eps};
+}
+
+}  // namespace
 
 NB_MODULE(_native, m) {
     m.doc() = "The C++ core of DraftGraph.";
-    m.def("cpu_features", &draftgraph::cpu_feature_names,
-          "Returns the names of the vector extensions that this CPU and its operating system offer.");
-    m.def("compiler", &draftgraph::compiler_name, "Returns the compiler that built this extension, with its version.");
+    nb::exception<BadMatrix>(m, "BadMatrixError", PyExc_ValueError);
+    m.def("cpu_features", &cpu_feature_names, "Returns the names of the vector extensions that this CPU and its operating system offer.");
+    m.def("compiler", &compiler_name, "Returns the compiler that built this extension, with its version.");
+    m.def("kernel_levels", &kernel_levels, "Returns the names of the kernel levels that this CPU can run, fastest first.");
+    nb::class_<Tensor>(m, "Tensor").def(nb::init<uint32_t, int64_t, int64_t, Bytes>(), "type"_a, "outputs"_a, "inputs"_a, "data"_a.noconvert());
+    nb::class_<Layer>(m, "Layer").def(
+        nb::init<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, Floats, Floats, Floats,
+                 Floats, Floats>(),
+        nb::kw_only(), "q"_a, "k"_a, "v"_a, "o"_a, "gate"_a, "up"_a, "down"_a, "attn_norm"_a.noconvert(), "ffn_norm"_a.noconvert(),
+        "q_bias"_a.noconvert(), "k_bias"_a.noconvert(), "v_bias"_a.noconvert());
+    nb::class_<Shape>(m, "Shape").def(
+        nb::new_(&make_shape), nb::kw_only(), "num_layers"_a, "hidden"_a, "intermediate"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a,
+        "vocab"_a, "num_cells"_a, "num_positions"_a, "rope_dim"_a, "rope_interleaved"_a, "norm_eps"_a);
+    nb::class_<Decoder>(m, "Decoder")
+        .def("__init__", &make_decoder, nb::kw_only(), "shape"_a, "embedding"_a, "head"_a, "layers"_a, "final_norm"_a.noconvert(),
+             "cos"_a.noconvert(), "sin"_a.noconvert(), "threads"_a, "level"_a, nb::keep_alive<1, 3>())
+        .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "offsets"_a.noconvert(), "cells"_a.noconvert(),
+             "wanted"_a.noconvert(), "logits"_a.noconvert())
+        .def("move_cells", &move_cells, "source"_a.noconvert(), "target"_a.noconvert())
+        .def("read_cells", &read_cells, "layer"_a, "cells"_a.noconvert(), "keys"_a.noconvert(), "values"_a.noconvert())
+        .def_prop_ro("level", [](const Decoder& d) { return d.level(); })
+        .def_prop_ro("weight_bytes", &Decoder::weight_bytes);
 }

@@ -1,7 +1,96 @@
 """The C++ core of DraftGraph. Absent where no compiler was found at installation: `draftgraph doctor` says so."""
 
+import numpy as np
+import numpy.typing as npt
+
+Bytes = npt.NDArray[np.uint8]
+Floats = npt.NDArray[np.float32]
+Ints = npt.NDArray[np.int32]
+
+class BadMatrixError(ValueError):
+    """Shapes and data of a model's tensors disagree."""
+
 def cpu_features() -> list[str]:
     """Returns the names of the vector extensions that this CPU and its operating system offer."""
 
 def compiler() -> str:
     """Returns the compiler that built this extension, with its version."""
+
+def kernel_levels() -> list[str]:
+    """Returns the names of the kernel levels that this CPU can run, fastest first."""
+
+class Tensor:
+    """A tensor of a model file, [outputs, inputs]; keeps `data`, its bytes, alive."""
+
+    def __init__(self, type: int, outputs: int, inputs: int, data: Bytes) -> None: ...
+
+class Layer:
+    """One layer's tensors, norms and biases; a bias may be empty."""
+
+    def __init__(
+        self,
+        *,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        o: Tensor,
+        gate: Tensor,
+        up: Tensor,
+        down: Tensor,
+        attn_norm: Floats,
+        ffn_norm: Floats,
+        q_bias: Floats,
+        k_bias: Floats,
+        v_bias: Floats,
+    ) -> None: ...
+
+class Shape:
+    """The shape of a decoder and of its cache."""
+
+    def __init__(
+        self,
+        *,
+        num_layers: int,
+        hidden: int,
+        intermediate: int,
+        num_heads: int,
+        num_kv_heads: int,
+        head_dim: int,
+        vocab: int,
+        num_cells: int,
+        num_positions: int,
+        rope_dim: int,
+        rope_interleaved: bool,
+        norm_eps: float,
+    ) -> None: ...
+
+class Decoder:
+    """A decoder over packed weights and a paged fp16 cache."""
+
+    def __init__(
+        self,
+        *,
+        shape: Shape,
+        embedding: Tensor,
+        head: Tensor,
+        layers: list[Layer],
+        final_norm: Floats,
+        cos: Floats,
+        sin: Floats,
+        threads: int,
+        level: str,
+    ) -> None: ...
+    @property
+    def level(self) -> str: ...
+    @property
+    def weight_bytes(self) -> int: ...
+    def forward(
+        self, tokens: Ints, positions: Ints, offsets: Ints, cells: Ints, wanted: Bytes, logits: Floats
+    ) -> None:
+        """Computes rows and fills `logits` [wanted, vocab]; row r attends to cells[offsets[r]:offsets[r + 1]]."""
+
+    def move_cells(self, source: Ints, target: Ints) -> None:
+        """Copies cells in every layer, all read before any is written."""
+
+    def read_cells(self, layer: int, cells: Ints, keys: Floats, values: Floats) -> None:
+        """Fills `keys` and `values` [n, kv_heads, head_dim] from cells [n]."""

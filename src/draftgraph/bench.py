@@ -59,7 +59,7 @@ def summarise(llm: LLM, pairs: Sequence[Pair]) -> dict[str, Any]:
     tasks: dict[str, list[Pair]] = defaultdict(list)
     for pair in pairs:
         tasks[pair.task].append(pair)
-    weight_bytes = llm.model.num_weight_bytes
+    weight_bytes = llm.runner.weight_bytes
     bytes_per_second = memory_speed()
     return {
         **_medians(pairs),
@@ -104,7 +104,7 @@ def _machine(llm: LLM) -> dict[str, Any]:
     report = examine()
     return {
         "model": llm.model.name,
-        "runner": report.runner,
+        "runner": type(llm.runner).__name__,
         "cpu": report.cpu,
         "cores": report.num_cores,
         "system": platform.system(),

@@ -98,6 +98,11 @@ class EngineConfig(Checked):
     context: int | None = setting(None, "Context length in tokens; the default is the model's, at most 4096.", low=2)
     slots: int = setting(8, "Requests that advance together; more wait their turn.", low=1, high=1024)
     prefill_chunk: int = setting(64, "Prompt tokens read in one step per request.", low=1, high=8192)
+    runner: str = setting(
+        "auto", "What computes the model: the C++ core where it can ('auto'), or one of the two.",
+        choices=("auto", "native", "reference"),
+    )  # fmt: skip
+    threads: int | None = setting(None, "Threads of the native runner; the default is one per core.", low=1, high=256)
     acceptance: str = setting(
         "match", "Acceptance rule: 'match' (the target's own draw) or 'residual' (speculative sampling).",
         choices=("match", "residual"),

@@ -20,12 +20,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftgraph.environment import OFFLINE, cache_dir, is_offline
+from draftgraph.environment import OFFLINE, cache_dir, is_offline, num_cores
 from draftgraph.models.catalog import CATALOG, is_pulled
 
 REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
 OPTIONAL = ("huggingface_hub", "torch")
-RUNNER = "reference"  # the only runner there is so far
 
 # The CPU features that the extension also asks for, by the names that /proc/cpuinfo has for them.
 FEATURES = (
@@ -104,7 +103,7 @@ def examine() -> Report:
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_model(),
         cpu_features=tuple(_features_from_kernel() if features is None else features),
-        num_cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+        num_cores=num_cores(),
         memory_bytes=_memory_bytes(),
         extension=extension,
         extension_problem=problem,
@@ -112,7 +111,7 @@ def examine() -> Report:
         models=_cached_models(),
         free_bytes=_free_bytes(cache_dir()),
         offline=is_offline(),
-        runner=RUNNER,
+        runner="reference" if extension is None else "native",
         missing=_missing(versions, problem),
     )
 
@@ -205,7 +204,7 @@ def _missing(versions: dict[str, str | None], extension_problem: str | None) -> 
         missing.append(
             Missing(
                 f"the extension draftgraph._native: {extension_problem}",
-                f"compiled code cannot be used; the {RUNNER} runner works without it",
+                "models run on the reference runner, which is exact and slow",
                 "install a C++17 compiler (Debian and Ubuntu: apt install g++; macOS: xcode-select --install; "
                 "Windows: Visual Studio Build Tools), then install draftgraph again",
             )

@@ -14,6 +14,7 @@ from pathlib import Path
 CACHE = "DRAFTGRAPH_CACHE"
 OFFLINE = "DRAFTGRAPH_OFFLINE"
 HUB_ENDPOINT = "HF_ENDPOINT"
+KERNELS = "DRAFTGRAPH_KERNELS"
 
 
 def cache_dir() -> Path:
@@ -35,6 +36,16 @@ def is_offline() -> bool:
 def hub_endpoint() -> str | None:
     """Returns the address of the Hub to use, $HF_ENDPOINT, or None for the public one."""
     return os.environ.get(HUB_ENDPOINT) or None
+
+
+def kernel_level() -> str:
+    """Returns the level that the native kernels are held to, $DRAFTGRAPH_KERNELS; "" for the fastest there is."""
+    return os.environ.get(KERNELS, "")
+
+
+def num_cores() -> int:
+    """Returns how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

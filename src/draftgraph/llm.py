@@ -27,7 +27,8 @@ from draftgraph.errors import ClosedError, ParameterError, PromptError, Vocabula
 from draftgraph.models.catalog import Progress, ignore_progress, resolve
 from draftgraph.models.loader import Model, load_model
 from draftgraph.runner.base import Runner
-from draftgraph.runner.reference import ReferenceRunner
+from draftgraph.runner.choose import open_runner
+from draftgraph.runner.paged import PagedRunner
 from draftgraph.types import Delta, FinishReason
 from draftgraph.verify.accept import RULES
 
@@ -80,8 +81,9 @@ class Completion:
 class LLM:
     """A loaded model with its engine. One thread uses it at a time; close it, or use it as a context manager."""
 
-    def __init__(self, model: Model, engine: Engine, budget: int) -> None:
+    def __init__(self, model: Model, runner: PagedRunner, engine: Engine, budget: int) -> None:
         self.model = model
+        self.runner = runner
         self.budget = budget
         self._engine: Engine | None = engine
 
@@ -211,7 +213,7 @@ def load(
     check_draft(draft_config.draft, engine_config.acceptance)
     target = load_model(resolve(str(model), progress=progress))
     context = _context_length(target, engine_config)
-    runner = open_runner(target, context, engine_config.slots, engine_config.prefill_chunk + _MAX_BUDGET)
+    runner = open_runner(target, engine_config, context, engine_config.prefill_chunk + _MAX_BUDGET)
     if drafter is None:
         drafter = build_drafter(_setup(target, draft_config, engine_config, context))
     tokenizer = target.tokenizer
@@ -223,19 +225,7 @@ def load(
         merge_length=draft_config.merge,
         prefill_chunk=engine_config.prefill_chunk,
     )
-    return LLM(target, engine, draft_config.budget)
-
-
-def open_runner(model: Model, context: int, slots: int, max_open: int) -> Runner:
-    """Returns a runner of the model; at present always the reference runner."""
-    return ReferenceRunner(
-        model.config,
-        model.weights,
-        vocab_size=model.tokenizer.size,
-        context_length=context,
-        num_slots=slots,
-        max_open=max_open,
-    )
+    return LLM(target, runner, engine, draft_config.budget)
 
 
 def is_several(prompts: Any) -> bool:
@@ -271,9 +261,7 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
                 "a draft model with the target's vocabulary",
                 "choose one of the same family, or another drafter",
             )
-        return open_runner(
-            model, min(context, model.config.context_length), engine.slots, _DRAFT_CHUNK + _MAX_BUDGET + 1
-        )
+        return open_runner(model, engine, min(context, model.config.context_length), _DRAFT_CHUNK + _MAX_BUDGET + 1)
 
     return DraftSetup(draft, engine.acceptance, _corpus(target, draft.corpus), open_model)
 

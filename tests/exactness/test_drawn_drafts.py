@@ -14,8 +14,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from support.enumeration import Branches, BranchingNoise
-from support.rigs import ScriptDrafter, TableRunner, chain, make_engine
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
@@ -24,6 +22,8 @@ from draftgraph.draft.model import Candidate, ModelDrafter
 from draftgraph.engine.request import State
 from draftgraph.types import Drawn
 from draftgraph.verify.accept import residual
+from support.enumeration import Branches, BranchingNoise
+from support.rigs import ScriptDrafter, TableRunner, chain, make_engine
 
 Floats = dict[tuple[int, ...], np.ndarray]  # text -> probabilities of the next token
 PROMPT = 0
@@ -83,7 +83,9 @@ def ranking(branches: Branches) -> Callable[..., list[Candidate]]:
     return draw
 
 
-def write_all(target: Floats, draft: Floats, length: int, budget: int, width: int, merge: int, others: list[Drafter]) -> float:
+def write_all(
+    target: Floats, draft: Floats, length: int, budget: int, width: int, merge: int, others: list[Drafter]
+) -> float:
     """Returns the total variation between the engine's texts of `length` tokens, all enumerated, and the target's."""
     vocab = len(target[()])
     found: dict[tuple[int, ...], float] = defaultdict(float)

@@ -1,4 +1,4 @@
-"""By identity: ids, text and finish reason are those of plain decoding, whatever is drafted and whoever shares the batch."""
+"""By identity: ids, text and finish reason are those of plain decoding, whatever drafts, whoever shares the batch."""
 
 from __future__ import annotations
 
@@ -10,17 +10,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.rigs import (
-    ScriptDrafter,
-    TableRunner,
-    hashed_logits,
-    make_engine,
-    run,
-    scripts,
-    small_model,
-    tiny_runner,
-    write,
-)
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
@@ -32,6 +21,17 @@ from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.engine.request import Request
 from draftgraph.models.base import ModelConfig, ModelWeights
 from draftgraph.verify.accept import residual
+from support.rigs import (
+    ScriptDrafter,
+    TableRunner,
+    hashed_logits,
+    make_engine,
+    run,
+    scripts,
+    small_model,
+    tiny_runner,
+    write,
+)
 
 COUNT = 20
 PROMPT = tuple(int(token) for token in np.random.default_rng(1).integers(0, 96, 9)) * 2
@@ -128,7 +128,9 @@ def test_no_budget_and_no_merging_changes_the_text(merge_length: int) -> None:
     for budget in range(1, 17):
         sampling = ("greedy", "temperature 1.5, everything")[budget % 2]
         drafter = ("random graphs", "mixture", "model, width 4, other weights")[budget % 3]
-        assert result(drafted("qwen2, untied", sampling, drafter, budget, merge_length)) == plain("qwen2, untied", sampling)
+        assert result(drafted("qwen2, untied", sampling, drafter, budget, merge_length)) == plain(
+            "qwen2, untied", sampling
+        )
 
 
 @pytest.mark.parametrize("chunk", [1, 3, 64])
@@ -191,13 +193,15 @@ GRAPHS = st.lists(st.tuples(st.integers(0, 30), st.integers(-2, 7)), max_size=30
     budget=st.integers(1, 16),
     merge_length=st.integers(0, 3),
     temperature=st.sampled_from([0.0, 0.3, 0.8, 1.5]),
-    filters=st.fixed_dictionaries({
-        "top_k": st.sampled_from([0, 1, 3]),
-        "top_p": st.sampled_from([1.0, 0.6]),
-        "min_p": st.sampled_from([0.0, 0.3]),
-        "frequency_penalty": st.sampled_from([0.0, 1.0]),
-        "repetition_penalty": st.sampled_from([1.0, 1.4]),
-    }),
+    filters=st.fixed_dictionaries(
+        {
+            "top_k": st.sampled_from([0, 1, 3]),
+            "top_p": st.sampled_from([1.0, 0.6]),
+            "min_p": st.sampled_from([0.0, 0.3]),
+            "frequency_penalty": st.sampled_from([0.0, 1.0]),
+            "repetition_penalty": st.sampled_from([1.0, 1.4]),
+        }
+    ),
     seed=st.integers(0, 2**63 - 1),
 )
 def test_no_graph_changes_the_text(

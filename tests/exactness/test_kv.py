@@ -10,7 +10,6 @@ import pytest
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
-from support.rigs import ScriptDrafter, make_engine, scripts, small_model, tiny_runner, write
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
@@ -24,6 +23,7 @@ from draftgraph.models.base import ModelConfig, ModelWeights
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import Extension, VerifyBatch
 from draftgraph.verify.accept import match, residual
+from support.rigs import ScriptDrafter, make_engine, scripts, small_model, tiny_runner, write
 
 PROMPT = (5, 9, 33, 5, 9, 70, 2, 5, 9, 5, 9)
 
@@ -45,9 +45,7 @@ def assert_fresh(runner: ReferenceRunner, slot: int, tokens: Sequence[int], seed
         fresh.extend(VerifyBatch((other,), [extension(tokens, range(-1, len(tokens) - 1))]))
         fresh.commit(other, range(len(tokens)))
     for layer in range(model(seed)[0].num_layers):
-        for found, wanted in zip(
-            runner.committed_keys(slot, layer), fresh.committed_keys(other, layer), strict=True
-        ):
+        for found, wanted in zip(runner.committed_keys(slot, layer), fresh.committed_keys(other, layer), strict=True):
             np.testing.assert_array_equal(found, wanted)
 
 
@@ -149,7 +147,10 @@ class Cache(RuleBasedStateMachine):
         self.texts[slot], self.trees[slot] = [], ([], [])
 
     @precondition(lambda self: self.texts)
-    @rule(pick=st.integers(0, 2), nodes=st.lists(st.tuples(st.integers(0, 95), st.integers(0, 99)), min_size=1, max_size=9))
+    @rule(
+        pick=st.integers(0, 2),
+        nodes=st.lists(st.tuples(st.integers(0, 95), st.integers(0, 99)), min_size=1, max_size=9),
+    )
     def extend(self, pick: int, nodes: list[tuple[int, int]]) -> None:
         slot = list(self.texts)[pick % len(self.texts)]
         tokens, parents = self.trees[slot]

@@ -9,6 +9,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
+from draftgraph.models.base import ModelConfig, ModelWeights
+from draftgraph.runner.base import Runner
+from draftgraph.types import Extension, FloatArray, VerifyBatch
 from support.rigs import (
     ScriptDrafter,
     make_engine,
@@ -21,10 +25,6 @@ from support.rigs import (
 )
 from support.tiny import random_weights, tiny_config
 
-from draftgraph.models.base import ModelConfig, ModelWeights
-from draftgraph.runner.base import Runner
-from draftgraph.types import Extension, FloatArray, VerifyBatch
-
 PROMPT = (5, 9, 33, 5, 9, 70, 2, 5, 9)
 
 
@@ -34,7 +34,9 @@ def model(name: str) -> tuple[ModelConfig, ModelWeights]:
         config = tiny_config(hidden_size=32, intermediate_size=48, head_dim=8, vocab_rows=96, rope_interleaved=True)
         return config, random_weights(config, seed=4)
     if name == "half rotated":
-        config = tiny_config(hidden_size=32, intermediate_size=48, head_dim=8, vocab_rows=96, rope_dim=4, num_kv_heads=4)
+        config = tiny_config(
+            hidden_size=32, intermediate_size=48, head_dim=8, vocab_rows=96, rope_dim=4, num_kv_heads=4
+        )
         return config, random_weights(config, seed=5, tied=False)
     return small_model(name, tied=name == "llama", seed=1)
 
@@ -90,7 +92,9 @@ TEXTS = st.lists(st.integers(0, 95), max_size=20)
 
 @pytest.mark.parametrize("name", [*NAMES, "half rotated"])
 @settings(max_examples=8, deadline=None, derandomize=True)
-@given(trees=st.lists(TREES, min_size=1, max_size=4), texts=st.lists(TEXTS, min_size=4, max_size=4), cut=st.integers(0, 14))
+@given(
+    trees=st.lists(TREES, min_size=1, max_size=4), texts=st.lists(TEXTS, min_size=4, max_size=4), cut=st.integers(0, 14)
+)
 def test_every_node_s_logits_are_those_of_its_own_path_alone_bit_for_bit(
     name: str, trees: list[tuple[list[int], list[int]]], texts: list[list[int]], cut: int
 ) -> None:

@@ -242,11 +242,26 @@ def scripts(text: Sequence[int], vocab_size: int) -> dict[str, Script]:
 
     def outside(context: Context) -> list[tuple[int, int]]:
         here = len(context.tokens)
-        return [(0, vocab_size), (0, -1), (0, 2**40), (0, right(here)), (4, vocab_size), (4, right(here + 1)), (1, right(here + 1))]
+        return [
+            (0, vocab_size),
+            (0, -1),
+            (0, 2**40),
+            (0, right(here)),
+            (4, vocab_size),
+            (4, right(here + 1)),
+            (1, right(here + 1)),
+        ]
 
     def doubled(context: Context) -> list[tuple[int, int]]:
         here = len(context.tokens)
-        return [(0, right(here)), (0, right(here)), (0, wrong(here)), (1, right(here + 1)), (2, right(here + 1)), (2, 0)]
+        return [
+            (0, right(here)),
+            (0, right(here)),
+            (0, wrong(here)),
+            (1, right(here + 1)),
+            (2, right(here + 1)),
+            (2, 0),
+        ]
 
     def random_graph(context: Context) -> list[tuple[int, int]]:
         rng, here = np.random.default_rng(len(context.tokens)), len(context.tokens)

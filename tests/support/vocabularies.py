@@ -5,6 +5,7 @@ In: nothing. Out: GGUF metadata and `tokenizer.json` objects. Shares no code wit
 
 from __future__ import annotations
 
+import itertools
 import random
 import unicodedata
 from collections import Counter
@@ -27,10 +28,10 @@ _WORD = regex.compile(r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|
 _SAMPLES = (
     "the quick", " brown", "DON'T", "don't we'll It'S", "'s", "12", "1234567", "٣٤٥", "½Ⅷ²", "café", "naïve",
     "forêt déjà", "Быстрая лиса", "Η αλεπού", "素早い", "人工知能", "한국어", "हिन्दी", "العربية", "👨‍👩‍👧", "👍🏽", "🎉",
-    "\u200d", "\u200b", "\ufeff", "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "\x00", "ſ", "İ", "ﬁ", "\u0301", "A\u030a",
-    " ", "  ", " " * 7, "\t", "\t\t", "\n", "\n\n\n", "\r\n", "\r", " \n ", "def f(x):\n    return x", "a[i] += 1;", "{}()",
-    "=" * 20, "a" * 23, "!?...", "#include <x.h>", "https://example.org/?q=1&r=2", "\\n", "\U0001f1e9\U0001f1ea", "\U0010fffd",
-    "<0x41>", "▁", "<|im_", "<tool", "<unk>", ":::", "::::",
+    "\u200d", "\u200b", "\ufeff", "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "\x00", "ſ", "İ", "ﬁ", "\u0301",
+    "A\u030a", " ", "  ", " " * 7, "\t", "\t\t", "\n", "\n\n\n", "\r\n", "\r", " \n ",
+    "def f(x):\n    return x", "a[i] += 1;", "{}()", "=" * 20, "a" * 23, "!?...", "#include <x.h>", "https://example.org/?q=1", "\\n",
+    "\U0001f1e9\U0001f1ea", "\U0010fffd", "<0x41>", "▁", "<|im_", "<tool", "<unk>", ":::", "::::",
 )  # fmt: skip
 
 
@@ -49,7 +50,7 @@ def byte_letters() -> list[str]:
     """Returns [256] the printable letter of each byte, as GPT-2's encoder defines it."""
     letters, spare = [], 256
     for byte in range(256):
-        if 33 <= byte <= 126 or (161 <= byte and byte != 173):
+        if 33 <= byte <= 126 or (byte >= 161 and byte != 173):
             letters.append(chr(byte))
         else:
             letters.append(chr(spare))
@@ -64,7 +65,7 @@ def learn_merges(words: list[tuple[str, ...]], count: int) -> list[tuple[str, st
     for _ in range(count):
         pairs: Counter[tuple[str, str]] = Counter()
         for word, times in counts.items():
-            for pair in zip(word, word[1:], strict=False):
+            for pair in itertools.pairwise(word):
                 pairs[pair] += times
         if not pairs:
             break

@@ -1,7 +1,7 @@
 """The noise: the same for ever, uniform, and independent of everything it should be independent of.
 
-Statistical tests use fixed seeds and alpha 0.001 each: the odds of a false alarm were 1 in 1000 when a test was written,
-and are none since.
+Statistical tests use fixed seeds and alpha 0.001 each: the odds of a false alarm were 1 in 1000 when a test was
+written, and are none since.
 """
 
 from __future__ import annotations

@@ -88,3 +88,11 @@ class ModelWeights:
     layers: tuple[LayerWeights, ...]
     final_norm: FloatArray  # [hidden]
     head: FloatArray  # [vocab_rows, hidden]
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes that one pass reads; of the embedding that is a row per token, so it is not counted."""
+        arrays = [self.final_norm, self.head]
+        for layer in self.layers:
+            arrays += [array for name in layer.__slots__ if (array := getattr(layer, name)) is not None]
+        return sum(array.nbytes for array in arrays)

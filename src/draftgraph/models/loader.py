@@ -1,4 +1,4 @@
-"""From a path to a `Model`: shape, weights, words and ends, checked against each other.
+"""From a path to a `Model`: shape, tensors, words and ends, checked against each other.
 
 In: a GGUF file or a folder with config.json. Out: a `Model`, immutable, shared by all requests. Never sees a runner.
 """
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftgraph.errors import ModelFileError
-from draftgraph.models.base import ModelConfig, ModelWeights
-from draftgraph.models.families import end_token_ids, load_weights, model_name, open_source, read_config
+from draftgraph.models.base import ModelConfig
+from draftgraph.models.families import Source, end_token_ids, model_name, open_source, read_config, weight_names
 from draftgraph.models.gguf import GgufFile
 from draftgraph.models.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A loaded model.
+    """An open model; its weights stay in the file until a runner reads them.
 
     Args:
         end_ids: every id that ends a text.
@@ -25,22 +25,14 @@ class Model:
 
     name: str
     path: Path
+    source: Source
     config: ModelConfig
-    weights: ModelWeights
     tokenizer: Tokenizer
     end_ids: tuple[int, ...]
 
-    @property
-    def num_weight_bytes(self) -> int:
-        """Bytes one target pass reads, as they lie in memory."""
-        arrays = [self.weights.final_norm, self.weights.head]
-        for layer in self.weights.layers:
-            arrays += [array for name in layer.__slots__ if (array := getattr(layer, name)) is not None]
-        return sum(array.nbytes for array in arrays)
-
 
 def load_model(path: Path) -> Model:
-    """Loads a model; its tokenizer and shape are checked before its weights are read.
+    """Opens a model and checks its shape, its tokenizer and its table of tensors; reads no weights.
 
     Raises:
         ModelFileError, UnsupportedModelError, TokenizerError: the file is broken, or not of a kind that is supported.
@@ -62,4 +54,5 @@ def load_model(path: Path) -> Model:
                 "an id of the tokenizer",
                 "convert the model again",
             )
-    return Model(model_name(source), path, config, load_weights(source, config), tokenizer, end_ids)
+    weight_names(source, config)
+    return Model(model_name(source), path, source, config, tokenizer, end_ids)

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import numpy as np
+import numpy.typing as npt
 
 from draftgraph.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
 from draftgraph.models.files import describe_head, map_file, read_json
@@ -67,6 +68,16 @@ class SafetensorsFolder:
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._tensors[name][1].shape
+
+    def type_name(self, name: str) -> str:
+        """Returns the tensor's type, such as "BF16"."""
+        return self._tensors[name][1].dtype
+
+    def blocks(self, name: str) -> npt.NDArray[np.uint8]:
+        """Returns the tensor's bytes as the file has them, [rows, bytes of a row], a read-only view."""
+        shard, tensor = self._tensors[name]
+        count = tensor.end - tensor.start
+        return np.frombuffer(shard.bytes, np.uint8, count, tensor.start).reshape(tensor.shape[0], -1)
 
     def load(self, name: str) -> FloatArray:
         """Returns a float32 copy. Raises UnsupportedModelError for types other than F64, F32, F16 and BF16."""

@@ -160,6 +160,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         length = len(sequence) * times
         self.spend_text(length) if isinstance(sequence, str) else self.spend(1 + length)
 
+    def wrap_str_format(self, value: Any) -> None:
+        """Leaves str.format as it is, for `is_safe_attribute` to refuse."""
+
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if isinstance(obj, (int, float, bytes)) or (isinstance(obj, str) and attr in _REFUSED_STRING_METHODS):
             return False

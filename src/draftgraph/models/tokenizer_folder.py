@@ -37,7 +37,7 @@ def read_folder(path: Path) -> TokenizerParts:
     spec = _read_json(path / "tokenizer.json")
     config = _read_json(path / "tokenizer_config.json") if (path / "tokenizer_config.json").exists() else {}
     model = _check_model(spec.get("model"))
-    added = _added_tokens(spec.get("added_tokens") or [])
+    added = _added_tokens(spec.get("added_tokens", []))
     labels = _labels(model["vocab"], added)
     ids = {label: token_id for token_id, label in enumerate(labels)}
     bos_id, eos_id = (_config_id(config, key, ids) for key in ("bos_token", "eos_token"))

@@ -6,7 +6,6 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pytest
-from support.rigs import ScriptDrafter, TableRunner, chain, make_engine, write
 
 from draftgraph.config import DraftConfig
 from draftgraph.draft.base import Drafter, NoDrafter, root_graph
@@ -21,6 +20,7 @@ from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import merge
 from draftgraph.rng import Greedy, SeededNoise
 from draftgraph.types import Context, FinishReason, MergeRule, Verdict, Window
+from support.rigs import ScriptDrafter, TableRunner, chain, make_engine, write
 
 VOCAB = 8
 
@@ -63,7 +63,9 @@ def test_every_member_is_told_what_happened() -> None:
     assert [member.ended for member in members] == [[5]] * 3
 
 
-@pytest.mark.parametrize("draft", ["ngram", "suffix", "recycle", "ngram,suffix,recycle", " ngram , suffix", "model:x,ngram"])
+@pytest.mark.parametrize(
+    "draft", ["ngram", "suffix", "recycle", "ngram,suffix,recycle", " ngram , suffix", "model:x,ngram"]
+)
 def test_what_the_settings_name_is_built_and_writes_what_plain_decoding_writes(draft: str) -> None:
     def logits(text: tuple[int, ...]) -> np.ndarray:
         return np.random.default_rng(list(text[-2:])).normal(0, 3, VOCAB)
@@ -97,7 +99,9 @@ def test_the_default_setting_can_be_built() -> None:
 
 
 def test_the_help_names_every_drafter_of_the_table() -> None:
-    help_text = next(field for field in DraftConfig.__dataclass_fields__.values() if field.name == "draft").metadata["help"]
+    help_text = next(field for field in DraftConfig.__dataclass_fields__.values() if field.name == "draft").metadata[
+        "help"
+    ]
     assert all(name in help_text for name in (*DRAFTERS, "off"))
 
 
@@ -138,6 +142,16 @@ def test_two_draft_models_are_refused_under_residual_and_welcome_under_match() -
     with pytest.raises(ParameterError, match="several draft models"):
         check_draft("model:x,model:y", "residual")
     check_draft("model:x", "residual")
+
+
+@pytest.mark.parametrize("draft", ["ngram,model:x", "model:x,suffix", "model:x,recycle"])
+def test_a_draft_model_drafts_alone_under_residual(draft: str) -> None:
+    """A retrieved child beside a drawn one competes for its row, but not where both are the same token: so whether a
+    draw stays would depend on its own value, and the text would not have the target's distribution.
+    """
+    check_draft(draft, "match")
+    with pytest.raises(ParameterError):
+        check_draft(draft, "residual")
 
 
 @pytest.mark.parametrize(("acceptance", "is_drawn"), [("match", False), ("residual", True)])

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 from scipy.stats import chi2
-from support.rigs import Logits, TableRunner, make_engine, run, write
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import root_graph
@@ -18,6 +17,7 @@ from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.rng import Greedy, SeededNoise
 from draftgraph.types import Context, FinishReason, MergeRule, TargetRows, Verdict, VerifyBatch, Window
+from support.rigs import Logits, TableRunner, make_engine, run, write
 
 VOCAB = 12
 Text = tuple[int, ...]
@@ -329,7 +329,7 @@ def test_no_more_candidates_than_tokens_and_none_twice(ranking: Ranking, width: 
 def test_draws_follow_sampling_without_replacement() -> None:
     """Ordered pairs of draws against draft_prob(a) · draft_prob(b) / (1 - draft_prob(a)), chi-square.
 
-    alpha 0.001 on fixed seeds, so the odds of a false alarm were 1 in 1000 when the test was written and are none since.
+    alpha 0.001 on fixed seeds: the odds of a false alarm were 1 in 1000 when the test was written, and are none since.
     """
     logits = np.log(np.array([0.4, 0.3, 0.2, 0.1])).astype(np.float32)
     probs = probabilities(logits)
@@ -338,7 +338,9 @@ def test_draws_follow_sampling_without_replacement() -> None:
     for seed in range(num_draws):
         first, second = drawn(context([1], seed=seed), 5, logits, 2)
         counts[first.token, second.token] += 1
-    expected = {(a, b): num_draws * probs[a] * probs[b] / (1 - probs[a]) for a, b in itertools.permutations(range(4), 2)}
+    expected = {
+        (a, b): num_draws * probs[a] * probs[b] / (1 - probs[a]) for a, b in itertools.permutations(range(4), 2)
+    }
     statistic = sum((counts[pair] - value) ** 2 / value for pair, value in expected.items())
     assert statistic < chi2.isf(0.001, len(expected) - 1)
 

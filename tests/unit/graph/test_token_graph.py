@@ -91,7 +91,8 @@ def sources_along(graph: TokenGraph, path: Sequence[int]) -> tuple[str, ...]:
 
 def picture(graph: TokenGraph) -> object:
     edges = [
-        [(token, edge.child, edge.acceptance, edge.sources) for token, edge in found.items()] for found in graph.children
+        [(token, edge.child, edge.acceptance, edge.sources) for token, edge in found.items()]
+        for found in graph.children
     ]
     return (list(graph.tokens), list(graph.depths), list(graph.parents), edges, graph.num_merged)
 
@@ -217,7 +218,11 @@ def test_a_union_keeps_every_hypothesis_of_all_graphs(
 def test_a_graph_absorbed_into_itself_or_a_bare_root_gains_nothing(
     context: list[int], rule: MergeRule, adds: list[tuple[int, int]]
 ) -> None:
-    graph, twin, bare = grow(TokenGraph(context, rule), adds), grow(TokenGraph(context, rule), adds), TokenGraph(context, rule)
+    graph, twin, bare = (
+        grow(TokenGraph(context, rule), adds),
+        grow(TokenGraph(context, rule), adds),
+        TokenGraph(context, rule),
+    )
     before = picture(graph)
     graph.absorb(twin)
     graph.absorb(TokenGraph(context, rule))

@@ -6,19 +6,23 @@ Richardson 2018 (arXiv 1808.06226), its byte-pair mode. The oracles share no cod
 
 from __future__ import annotations
 
+import itertools
 import unicodedata
 from pathlib import Path
 from typing import Any
 
 import pytest
 import regex
-from support.vocabularies import byte_letters, byte_level_metadata, join_pair, sample_texts, sentencepiece_metadata
 
 from draftgraph.models.gguf import GgufFile
 from draftgraph.models.tokenizer import tokenizer_from_gguf
+from support.vocabularies import byte_letters, byte_level_metadata, join_pair, sample_texts, sentencepiece_metadata
 
 # White space is Unicode's property; `regex`'s own \s also takes U+001C to U+001F.
-_GPT2 = r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
+_GPT2 = (
+    r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+| ?\p{N}+| ?[^\p{White_Space}\p{L}\p{N}]+"
+    r"|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
+)
 _NEWER = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|DIGITS| ?[^\p{White_Space}\p{L}\p{N}]+[\r\n]*"
     r"|\p{White_Space}*[\r\n]+|\p{White_Space}+(?!\P{White_Space})|\p{White_Space}+"
@@ -67,7 +71,7 @@ class BytePairOracle:
             return [self.ids["".join(symbols)]]
         symbols = tuple(symbol for symbol in symbols if symbol in self.ids)  # a byte without a token is lost
         while len(symbols) > 1:
-            best = min(zip(symbols, symbols[1:], strict=False), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
+            best = min(itertools.pairwise(symbols), key=lambda pair: self.ranks.get(pair, len(self.ranks)))
             if best not in self.ranks:
                 break
             symbols = join_pair(symbols, best)
@@ -82,7 +86,8 @@ class SentencePieceOracle:
         self.ids = {token: i for i, token in enumerate(tokens)}
         scores = metadata["tokenizer.ggml.scores"]
         self.scores = {token: scores[i] for token, i in self.ids.items() if kinds[i] == 1}
-        self.literals = regex.compile("(" + "|".join(regex.escape(t) for t, i in self.ids.items() if kinds[i] == 4) + ")")
+        literals = [token for token, i in self.ids.items() if kinds[i] == 4]
+        self.literals = regex.compile("(" + "|".join(map(regex.escape, literals)) + ")")
         self.prefix = "▁" if space_prefix else ""
 
     def encode(self, text: str) -> list[int]:
@@ -95,14 +100,16 @@ class SentencePieceOracle:
     def _encode_plain(self, text: str) -> list[int]:
         symbols = list(self.prefix + text.replace(" ", "▁"))
         while True:
-            joins = [(self.scores[a + b], -i) for i, (a, b) in enumerate(zip(symbols, symbols[1:], strict=False)) if a + b in self.scores]
+            wholes = [left + right for left, right in itertools.pairwise(symbols)]
+            joins = [(self.scores[whole], -i) for i, whole in enumerate(wholes) if whole in self.scores]
             if not joins:
                 break
             at = -max(joins)[1]
             symbols[at : at + 2] = [symbols[at] + symbols[at + 1]]
         found: list[int] = []
         for symbol in symbols:
-            found += [self.ids[symbol]] if symbol in self.scores else [self.ids[f"<0x{b:02X}>"] for b in symbol.encode()]
+            names = [symbol] if symbol in self.scores else [f"<0x{byte:02X}>" for byte in symbol.encode()]
+            found += [self.ids[name] for name in names]
         return found
 
 
@@ -128,14 +135,13 @@ def test_sentencepiece_ids_equal_the_published_algorithm(space_prefix: bool) -> 
 def test_a_splitter_is_told_apart_from_the_others_by_these_texts() -> None:
     """The comparison above proves something only if a wrong splitter would fail it."""
     texts = sample_texts(800, seed=1)
-    encoded = {
-        pre: [tuple(tokenizer_from_gguf(byte_level_metadata(pre)).encode(text, special=False)) for text in texts]
-        for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe")
-    }
-    names = list(encoded)
-    for i, one in enumerate(names):
-        for other in names[i + 1 :]:
-            assert sum(a != b for a, b in zip(encoded[one], encoded[other], strict=True)) >= 10, (one, other)
+    encoded = {}
+    for pre in ("gpt-2", "smollm", "qwen2", "llama-bpe"):
+        tokenizer = tokenizer_from_gguf(byte_level_metadata(pre))
+        encoded[pre] = [tokenizer.encode(text, special=False) for text in texts]
+    for one, other in itertools.combinations(encoded, 2):
+        num_different = sum(a != b for a, b in zip(encoded[one], encoded[other], strict=True))
+        assert num_different >= 10, (one, other)
 
 
 @pytest.mark.model

@@ -1,0 +1,315 @@
+#include "core/decoder.hpp"
+
+#include <cstring>
+#include <initializer_list>
+
+namespace draftgraph {
+namespace {
+
+int64_t padded(int64_t outputs) { return (outputs + kTile - 1) / kTile * kTile; }
+
+void check(bool holds, const std::string& what) {
+    if (!holds) throw BadMatrix(what);
+}
+
+}  // namespace
+
+// What one call works on; every thread reads it.
+struct Decoder::Call {
+    int64_t rows;
+    const int32_t* tokens;
+    const int32_t* positions;
+    const int32_t* offsets;
+    const int32_t* cells;
+    std::vector<int64_t> wanted;
+    float* logits;
+};
+
+Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
+                 std::vector<float> final_norm, std::vector<float> cos, std::vector<float> sin, int threads,
+                 const std::string& level)
+    : shape_(shape), k_(kernels(level)), team_(threads), embedding_(embedding), final_norm_(std::move(final_norm)),
+      cos_(std::move(cos)), sin_(std::move(sin)) {
+    const Shape& s = shape_;
+    const int64_t q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;
+    check(s.head_dim > 0 && s.head_dim % 16 == 0, "a head size that is not a multiple of 16");
+    check(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0, "query heads that do not divide among the key heads");
+    check(s.num_layers == static_cast<int64_t>(layers.size()), "a number of layers that is not the shape's");
+    check(embedding.inputs == s.hidden && embedding.outputs >= s.vocab, "an embedding of another shape");
+    check(embedding.bytes == static_cast<size_t>(embedding.outputs) * static_cast<size_t>(s.hidden / type_info(embedding.type).block) *
+                                 type_info(embedding.type).block_bytes, "an embedding with another number of bytes");
+    check(static_cast<int64_t>(final_norm_.size()) == s.hidden, "a final norm of another size");
+    check(static_cast<int64_t>(cos_.size()) == s.num_positions * s.rope_dim / 2 && cos_.size() == sin_.size(), "rotary tables of another size");
+
+    struct Job { Matrix* matrix; const uint8_t* data; };
+    std::vector<Job> jobs;
+    const auto add = [&](Matrix& m, const TensorView& v, int64_t outputs, int64_t inputs) {
+        check(v.outputs == outputs && v.inputs == inputs, "a weight of another shape");
+        m = make_matrix(v.type, v.outputs, v.inputs, v.bytes);
+        jobs.push_back({&m, v.data});
+    };
+    layers_.resize(layers.size());
+    for (size_t i = 0; i < layers.size(); ++i) {
+        const LayerViews& v = layers[i];
+        Layer& l = layers_[i];
+        add(l.q, v.q, q_size, s.hidden);
+        add(l.k, v.k, kv_size, s.hidden);
+        add(l.v, v.v, kv_size, s.hidden);
+        add(l.o, v.o, s.hidden, q_size);
+        add(l.gate, v.gate, s.intermediate, s.hidden);
+        add(l.up, v.up, s.intermediate, s.hidden);
+        add(l.down, v.down, s.hidden, s.intermediate);
+        l.attn_norm = v.attn_norm;
+        l.ffn_norm = v.ffn_norm;
+        l.q_bias = v.q_bias;
+        l.k_bias = v.k_bias;
+        l.v_bias = v.v_bias;
+        check(static_cast<int64_t>(l.attn_norm.size()) == s.hidden && static_cast<int64_t>(l.ffn_norm.size()) == s.hidden, "a norm of another size");
+        check(l.q_bias.empty() || static_cast<int64_t>(l.q_bias.size()) == q_size, "a bias of another size");
+        check(l.k_bias.size() == l.v_bias.size() && (l.k_bias.empty() || static_cast<int64_t>(l.k_bias.size()) == kv_size), "a bias of another size");
+    }
+    add(head_, head, s.vocab, s.hidden);
+    for (const Job& job : jobs)
+        team_.run([&](int index) {
+            const Share share(job.matrix->tiles(), index, team_.size());
+            pack_tiles(*job.matrix, job.data, share.begin, share.end);
+        });
+    const size_t cell = static_cast<size_t>(s.num_cells * kv_size);
+    for (int64_t i = 0; i < s.num_layers; ++i) {
+        keys_.emplace_back(new uint16_t[cell]);
+        values_.emplace_back(new uint16_t[cell]);
+    }
+}
+
+size_t Decoder::weight_bytes() const {
+    size_t bytes = head_.data.size();
+    for (const Layer& l : layers_)
+        for (const Matrix* m : {&l.q, &l.k, &l.v, &l.o, &l.gate, &l.up, &l.down}) bytes += m->data.size();
+    return bytes;
+}
+
+void Decoder::reserve(int64_t rows, int64_t longest) {
+    const Shape& s = shape_;
+    const auto grow = [](auto& v, int64_t n) { if (static_cast<int64_t>(v.size()) < n) v.resize(static_cast<size_t>(n)); };
+    const int64_t heads = s.num_heads * s.head_dim;
+    const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
+    int64_t widest = s.hidden > s.intermediate ? s.hidden : s.intermediate;
+    widest = widest > heads ? widest : heads;
+    grow(x_, rows * padded(s.hidden));
+    grow(normed_, rows * padded(s.hidden));
+    grow(qkv_, rows * qkv);
+    grow(attended_, rows * heads);
+    grow(ffn_, rows * 2 * padded(s.intermediate));
+    grow(scores_, static_cast<int64_t>(team_.size()) * 8 * longest);
+    for (Input* in : {&in32_, &in256_}) {
+        grow(in->q, rows * widest);
+        grow(in->scale, rows * (widest / 32 + 1));
+        grow(in->sums, rows * (widest / 16 + 1));
+        grow(in->pairs, rows * (widest / 64 + 1));
+        in->a.q = in->q.data();
+        in->a.scale = in->scale.data();
+        in->a.sum32 = in->a.sum16 = in->sums.data();
+        in->a.pair = in->pairs.data();
+    }
+}
+
+const Activations& Decoder::input_for(const Matrix& m) const {
+    const int block = type_info(m.type).block;
+    return block == 1 ? in1_.a : block == 32 ? in32_.a : in256_.a;
+}
+
+// Prepares x [rows][inputs] for the matrices that will read it. Ends with a barrier.
+void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index) {
+    for (const int block : {32, 256}) {
+        bool asked = false;
+        for (const Matrix* m : readers) asked = asked || type_info(m->type).block == block;
+        if (!asked) continue;
+        Input& in = block == 32 ? in32_ : in256_;
+        if (index == 0) in.a.inputs = inputs;
+        Activations a = in.a;
+        a.inputs = inputs;
+        const int64_t blocks = inputs / block;
+        const Share share(c.rows * blocks, index, team_.size());
+        for (int64_t i = share.begin; i < share.end;) {
+            const int64_t row = i / blocks, first = i % blocks;
+            const int64_t last = row == share.end / blocks ? share.end % blocks : blocks;
+            k_.quantize(x + row * inputs, block, a, row, first, last);
+            i = row * blocks + last;
+        }
+    }
+    if (index == 0) {
+        in1_.a.x = x;
+        in1_.a.inputs = inputs;
+    }
+    team_.sync();
+}
+
+// out [rows][stride] = x · mᵀ for this thread's tiles.
+void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride, int index) {
+    const Share share(m.tiles(), index, team_.size());
+    k_.gemm(m, input_for(m), c.rows, out, stride, share.begin, share.end);
+}
+
+void Decoder::norm_rows(Call& c, const float* x, const float* weight, int index) {
+    const int64_t stride = padded(shape_.hidden);
+    const Share share(c.rows, index, team_.size());
+    for (int64_t r = share.begin; r < share.end; ++r)
+        k_.rms_norm(x + r * stride, weight, shape_.norm_eps, shape_.hidden, normed_.data() + r * shape_.hidden);
+    team_.sync();
+}
+
+// Biases, rotation, the cache, and attention of this thread's (row, key head) pairs.
+void Decoder::attention(Call& c, int64_t layer, int index) {
+    const Shape& s = shape_;
+    const Layer& l = layers_[static_cast<size_t>(layer)];
+    const int64_t d = s.head_dim, q_pad = padded(s.num_heads * d), kv_pad = padded(s.num_kv_heads * d);
+    const int64_t stride = q_pad + 2 * kv_pad, cell_size = s.num_kv_heads * d, half = s.rope_dim / 2;
+    const Share rows(c.rows, index, team_.size());
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+        float* q = qkv_.data() + r * stride;
+        float* k = q + q_pad;
+        float* v = k + kv_pad;
+        for (size_t i = 0; i < l.q_bias.size(); ++i) q[i] += l.q_bias[i];
+        for (size_t i = 0; i < l.k_bias.size(); ++i) k[i] += l.k_bias[i];
+        for (size_t i = 0; i < l.v_bias.size(); ++i) v[i] += l.v_bias[i];
+        const float* cos = cos_.data() + c.positions[r] * half;
+        const float* sin = sin_.data() + c.positions[r] * half;
+        for (int64_t h = 0; h < s.num_heads + s.num_kv_heads; ++h) {
+            float* head = h < s.num_heads ? q + h * d : k + (h - s.num_heads) * d;
+            for (int64_t i = 0; i < half; ++i) {
+                float& a = head[s.rope_interleaved ? 2 * i : i];
+                float& b = head[s.rope_interleaved ? 2 * i + 1 : i + half];
+                const float first = a, second = b;
+                a = first * cos[i] - second * sin[i];
+                b = second * cos[i] + first * sin[i];
+            }
+        }
+        const int64_t own = c.cells[c.offsets[r + 1] - 1];
+        k_.to_half(k, cell_size, cell_keys(layer) + own * cell_size);
+        k_.to_half(v, cell_size, cell_values(layer) + own * cell_size);
+    }
+    team_.sync();
+    const int64_t group = s.num_heads / s.num_kv_heads;
+    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
+    float* scores = scores_.data() + static_cast<size_t>(index) * (scores_.size() / static_cast<size_t>(team_.size()));
+    const Share pairs(c.rows * s.num_kv_heads, index, team_.size());
+    for (int64_t i = pairs.begin; i < pairs.end; ++i) {
+        const int64_t r = i / s.num_kv_heads, h = i % s.num_kv_heads;
+        k_.attend(qkv_.data() + r * stride + h * group * d, group, cell_keys(layer) + h * d, cell_values(layer) + h * d,
+                  c.cells + c.offsets[r], c.offsets[r + 1] - c.offsets[r], cell_size, d, scale, scores,
+                  attended_.data() + r * s.num_heads * d + h * group * d);
+    }
+    team_.sync();
+}
+
+void Decoder::layer_pass(Call& c, int64_t layer, int index) {
+    const Shape& s = shape_;
+    const Layer& l = layers_[static_cast<size_t>(layer)];
+    const int64_t q_pad = padded(s.num_heads * s.head_dim), kv_pad = padded(s.num_kv_heads * s.head_dim);
+    const int64_t qkv_stride = q_pad + 2 * kv_pad, stride = padded(s.hidden), ffn = padded(s.intermediate);
+    // Adds what this thread computed of `delta` [rows][stride] to the residual stream.
+    const auto add = [&](const Matrix& m) {
+        const Share share(m.tiles(), index, team_.size());
+        const int64_t end = share.end * kTile < s.hidden ? share.end * kTile : s.hidden;
+        for (int64_t r = 0; r < c.rows; ++r)
+            for (int64_t i = share.begin * kTile; i < end; ++i) x_[static_cast<size_t>(r * stride + i)] += normed_[static_cast<size_t>(r * stride + i)];
+        team_.sync();
+    };
+    norm_rows(c, x_.data(), l.attn_norm.data(), index);
+    quantize(c, normed_.data(), s.hidden, {&l.q, &l.k, &l.v}, index);
+    multiply(c, l.q, qkv_.data(), qkv_stride, index);
+    multiply(c, l.k, qkv_.data() + q_pad, qkv_stride, index);
+    multiply(c, l.v, qkv_.data() + q_pad + kv_pad, qkv_stride, index);
+    team_.sync();
+    attention(c, layer, index);
+    quantize(c, attended_.data(), s.num_heads * s.head_dim, {&l.o}, index);
+    multiply(c, l.o, normed_.data(), stride, index);
+    add(l.o);
+    norm_rows(c, x_.data(), l.ffn_norm.data(), index);
+    quantize(c, normed_.data(), s.hidden, {&l.gate, &l.up}, index);
+    multiply(c, l.gate, ffn_.data(), ffn, index);
+    float* up = ffn_.data() + c.rows * ffn;
+    multiply(c, l.up, up, ffn, index);
+    {
+        const Share share(l.gate.tiles(), index, team_.size());
+        const int64_t end = share.end * kTile < s.intermediate ? share.end * kTile : s.intermediate;
+        for (int64_t r = 0; r < c.rows; ++r)
+            k_.swiglu(ffn_.data() + r * ffn + share.begin * kTile, up + r * ffn + share.begin * kTile, end - share.begin * kTile);
+    }
+    team_.sync();
+    if (ffn != s.intermediate && index == 0)  // rows lie close together for the next product
+        for (int64_t r = 1; r < c.rows; ++r)
+            std::memmove(ffn_.data() + r * s.intermediate, ffn_.data() + r * ffn, sizeof(float) * static_cast<size_t>(s.intermediate));
+    if (ffn != s.intermediate) team_.sync();
+    quantize(c, ffn_.data(), s.intermediate, {&l.down}, index);
+    multiply(c, l.down, normed_.data(), stride, index);
+    add(l.down);
+}
+
+void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positions, const int32_t* offsets, const int32_t* cells,
+                      const uint8_t* wanted, float* logits) {
+    const Shape& s = shape_;
+    Call c{rows, tokens, positions, offsets, cells, {}, logits};
+    int64_t longest = 1;
+    for (int64_t r = 0; r < rows; ++r) {
+        check(tokens[r] >= 0 && tokens[r] < s.vocab, "a token outside the vocabulary");
+        check(positions[r] >= 0 && positions[r] < s.num_positions, "a position outside the context");
+        check(offsets[r + 1] > offsets[r], "a row that attends to nothing");
+        for (int64_t i = offsets[r]; i < offsets[r + 1]; ++i) check(cells[i] >= 0 && cells[i] < s.num_cells, "a cell outside the cache");
+        longest = longest > offsets[r + 1] - offsets[r] ? longest : offsets[r + 1] - offsets[r];
+        if (wanted[r]) c.wanted.push_back(r);
+    }
+    reserve(rows, longest);
+    const int64_t stride = padded(s.hidden);
+    const size_t row_bytes = embedding_.bytes / static_cast<size_t>(embedding_.outputs);
+    team_.run([&](int index) {
+        const Share mine(rows, index, team_.size());
+        for (int64_t r = mine.begin; r < mine.end; ++r)
+            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(tokens[r]) * row_bytes, s.hidden, x_.data() + r * stride);
+        team_.sync();
+        for (int64_t layer = 0; layer < s.num_layers; ++layer) layer_pass(c, layer, index);
+        if (c.wanted.empty()) return;
+        Call last = c;
+        last.rows = static_cast<int64_t>(c.wanted.size());
+        const Share share(last.rows, index, team_.size());
+        for (int64_t i = share.begin; i < share.end; ++i)
+            k_.rms_norm(x_.data() + c.wanted[static_cast<size_t>(i)] * stride, final_norm_.data(), s.norm_eps, s.hidden, normed_.data() + i * s.hidden);
+        team_.sync();
+        quantize(last, normed_.data(), s.hidden, {&head_}, index);
+        const Share tiles(head_.tiles(), index, team_.size());
+        const int64_t whole = s.vocab / kTile;  // tiles that end inside a row of logits
+        k_.gemm(head_, input_for(head_), last.rows, logits, s.vocab, tiles.begin, tiles.end < whole ? tiles.end : whole);
+        if (tiles.end > whole) {  // the last tile is wider than what is left of the row
+            std::vector<float> part(static_cast<size_t>(last.rows * kTile));
+            k_.gemm(head_, input_for(head_), last.rows, part.data() - whole * kTile, kTile, whole, whole + 1);
+            for (int64_t r = 0; r < last.rows; ++r)
+                std::memcpy(logits + r * s.vocab + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.vocab - whole * kTile));
+        }
+    });
+}
+
+void Decoder::move_cells(int64_t n, const int32_t* source, const int32_t* target) {
+    const size_t cell = static_cast<size_t>(shape_.num_kv_heads * shape_.head_dim);
+    for (int64_t i = 0; i < n; ++i)
+        check(source[i] >= 0 && source[i] < shape_.num_cells && target[i] >= 0 && target[i] < shape_.num_cells, "a cell outside the cache");
+    std::vector<uint16_t> copy(static_cast<size_t>(n) * cell);
+    for (int64_t layer = 0; layer < shape_.num_layers; ++layer)
+        for (uint16_t* all : {cell_keys(layer), cell_values(layer)}) {
+            for (int64_t i = 0; i < n; ++i) std::memcpy(copy.data() + static_cast<size_t>(i) * cell, all + static_cast<size_t>(source[i]) * cell, cell * 2);
+            for (int64_t i = 0; i < n; ++i) std::memcpy(all + static_cast<size_t>(target[i]) * cell, copy.data() + static_cast<size_t>(i) * cell, cell * 2);
+        }
+}
+
+void Decoder::read_cells(int64_t layer, int64_t n, const int32_t* cells, float* keys, float* values) const {
+    const int64_t cell = shape_.num_kv_heads * shape_.head_dim;
+    check(layer >= 0 && layer < shape_.num_layers, "a layer that does not exist");
+    for (int64_t i = 0; i < n; ++i) {
+        check(cells[i] >= 0 && cells[i] < shape_.num_cells, "a cell outside the cache");
+        for (int64_t j = 0; j < cell; ++j) {
+            keys[i * cell + j] = half_to_float(keys_[static_cast<size_t>(layer)][static_cast<size_t>(cells[i] * cell + j)]);
+            values[i * cell + j] = half_to_float(values_[static_cast<size_t>(layer)][static_cast<size_t>(cells[i] * cell + j)]);
+        }
+    }
+}
+
+}  // namespace draftgraph

@@ -1,0 +1,102 @@
+// A decoder-only transformer over packed weights and a paged fp16 cache: the whole forward pass in one call.
+// In: token ids, positions, and for each row the cells it attends to. Out: logits of the rows that are wanted. Which rows may
+// see which is the caller's business; it never sees trees, drafts or text.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/kernels.hpp"
+#include "core/matrix.hpp"
+#include "core/team.hpp"
+
+namespace draftgraph {
+
+struct Shape {
+    int64_t num_layers = 0;
+    int64_t hidden = 0;
+    int64_t intermediate = 0;
+    int64_t num_heads = 0;
+    int64_t num_kv_heads = 0;
+    int64_t head_dim = 0;
+    int64_t vocab = 0;        // rows of the head that are computed
+    int64_t num_cells = 0;    // cells of the cache
+    int64_t num_positions = 0;
+    int64_t rope_dim = 0;
+    bool rope_interleaved = false;
+    float norm_eps = 0;
+};
+
+// A tensor of the file; `data` stays valid as long as the decoder lives for the embedding, during loading for the others.
+struct TensorView {
+    Type type = Type::F32;
+    int64_t outputs = 0;
+    int64_t inputs = 0;
+    const uint8_t* data = nullptr;
+    size_t bytes = 0;
+};
+
+struct LayerViews {
+    TensorView q, k, v, o, gate, up, down;
+    std::vector<float> attn_norm, ffn_norm, q_bias, k_bias, v_bias;  // biases may be empty
+};
+
+class Decoder {
+public:
+    // Packs the weights with all threads. Throws BadMatrix if shapes and data disagree.
+    Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
+            std::vector<float> final_norm, std::vector<float> cos, std::vector<float> sin, int threads, const std::string& level);
+
+    const Shape& shape() const { return shape_; }
+    const char* level() const { return k_.name; }
+
+    // logits: [rows - with wanted != 0][vocab]. Row r attends to cells[offsets[r] .. offsets[r + 1]), its own cell last.
+    void forward(int64_t rows, const int32_t* tokens, const int32_t* positions, const int32_t* offsets, const int32_t* cells,
+                 const uint8_t* wanted, float* logits);
+
+    // Copies cells source[i] to target[i] in every layer, all read before any is written.
+    void move_cells(int64_t n, const int32_t* source, const int32_t* target);
+
+    // keys and values of cells in one layer as float32, each [n][kv_heads][head_dim].
+    void read_cells(int64_t layer, int64_t n, const int32_t* cells, float* keys, float* values) const;
+
+    size_t weight_bytes() const;  // read by one pass
+
+private:
+    struct Layer {
+        Matrix q, k, v, o, gate, up, down;
+        std::vector<float> attn_norm, ffn_norm, q_bias, k_bias, v_bias;
+    };
+    struct Input {  // one activation in every form a matrix may ask for
+        std::vector<int8_t> q;
+        std::vector<float> scale;
+        std::vector<int32_t> sums, pairs;
+        Activations a;
+    };
+    struct Call;
+
+    void reserve(int64_t rows, int64_t longest);
+    void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index);
+    const Activations& input_for(const Matrix& m) const;
+    void multiply(Call& c, const Matrix& m, float* out, int64_t stride, int index);
+    void attention(Call& c, int64_t layer, int index);
+    void layer_pass(Call& c, int64_t layer, int index);
+    void norm_rows(Call& c, const float* x, const float* weight, int index);
+    uint16_t* cell_keys(int64_t layer) { return keys_[static_cast<size_t>(layer)].get(); }
+    uint16_t* cell_values(int64_t layer) { return values_[static_cast<size_t>(layer)].get(); }
+
+    Shape shape_;
+    const Kernels& k_;
+    Team team_;
+    TensorView embedding_;
+    std::vector<Layer> layers_;
+    Matrix head_;
+    std::vector<float> final_norm_, cos_, sin_;
+    std::vector<std::unique_ptr<uint16_t[]>> keys_, values_;  // per layer [cells][kv_heads][head_dim]
+    std::vector<float> x_, normed_, qkv_, attended_, ffn_, scores_;
+    Input in32_, in256_, in1_;
+    std::vector<const float*> head_rows_;
+};
+
+}  // namespace draftgraph

@@ -1,0 +1,51 @@
+// The operations of a forward pass, as a table of functions per instruction set.
+// In and out: plain arrays, owned by the caller. Every table gives the same bits: integers accumulate exactly, floating-point
+// sums run in one order that is written in kernels.inc and nowhere else, and rows do not see each other.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "core/matrix.hpp"
+
+namespace draftgraph {
+
+struct Kernels {
+    const char* name;
+
+    // out[r][16 t + o] for tiles [begin, end) and all rows; `stride` is the length of an output row, ≥ 16 · tiles.
+    void (*gemm)(const Matrix& w, const Activations& a, int64_t rows, float* out, int64_t stride, int64_t begin, int64_t end);
+
+    // Fills the buffers of `a` for blocks [begin, end) of one row; `block` is 32 or 256.
+    void (*quantize)(const float* x, int block, Activations& a, int64_t row, int64_t begin, int64_t end);
+
+    // out = x / rms(x) · weight, n a multiple of 1.
+    void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out);
+
+    // gate = silu(gate) · up, in place.
+    void (*swiglu)(float* gate, const float* up, int64_t n);
+
+    void (*to_half)(const float* x, int64_t n, uint16_t* out);
+
+    // One key head's queries of one row over its own keys: out[g][d] for g of `group` queries.
+    // keys, values: the layer's first cell of this head; cell c lies `cell_stride` halves after it. `scores` has room for n.
+    void (*attend)(const float* q, int64_t group, const uint16_t* keys, const uint16_t* values, const int32_t* cells, int64_t n,
+                   int64_t cell_stride, int64_t head_dim, float scale, float* scores, float* out);
+};
+
+// The fastest table this CPU can run, or the one that is named: "avx512vnni", "avx2", "portable". Throws std::runtime_error if
+// the name is unknown or the CPU cannot run it.
+const Kernels& kernels(const std::string& level);
+
+// The names of the tables this CPU can run, fastest first.
+std::vector<std::string> kernel_levels();
+
+extern const Kernels kKernelsPortable;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define DRAFTGRAPH_X86 1
+extern const Kernels kKernelsAvx2;
+extern const Kernels kKernelsAvx512;
+#endif
+
+}  // namespace draftgraph

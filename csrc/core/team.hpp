@@ -1,0 +1,52 @@
+// A team of threads that runs one function together, with barriers inside it.
+// Idle threads spin for a moment, then sleep. Knows nothing of what it runs.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+namespace draftgraph {
+
+class Team {
+public:
+    explicit Team(int num_threads);
+    ~Team();
+    Team(const Team&) = delete;
+    Team& operator=(const Team&) = delete;
+
+    int size() const { return size_; }
+
+    // Runs work(index) on every thread, the caller being index 0, and returns when all are done. `work` must not throw. One
+    // caller at a time.
+    void run(const std::function<void(int)>& work);
+
+    // Inside `work`: waits until every thread is here.
+    void sync();
+
+private:
+    void serve(int index);
+
+    int size_;
+    std::vector<std::thread> threads_;
+    std::function<void(int)> work_;
+    std::atomic<uint64_t> round_{0};
+    std::atomic<int> arrived_{0};
+    std::atomic<uint64_t> phase_{0};
+    std::atomic<bool> stop_{false};
+    std::mutex mutex_;
+    std::condition_variable wake_;
+};
+
+// The part [begin, end) of n items that thread `index` of `size` takes.
+struct Share {
+    int64_t begin;
+    int64_t end;
+    Share(int64_t n, int index, int size) : begin(n * index / size), end(n * (index + 1) / size) {}
+};
+
+}  // namespace draftgraph

@@ -1,0 +1,176 @@
+"""The native runner: the whole forward pass in one call of the C++ core, over quantised blocks as the file has them.
+
+In and out: as `PagedRunner`. The extension is optional; `why_not` says why a model cannot run here. The core keeps the
+numerical contract: a row's bits do not depend on the other rows, the threads or the instruction set.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from draftgraph.kernels.reference import rope_table
+from draftgraph.models.base import ModelConfig
+from draftgraph.models.families import Source, weight_names
+from draftgraph.runner.kv import Cells
+from draftgraph.runner.paged import PagedRunner, cells_needed
+from draftgraph.types import FloatArray, IntArray
+
+try:
+    from draftgraph import _native
+except ImportError:  # installed without a compiler; `draftgraph doctor` says so
+    _native = None  # type: ignore[assignment]
+
+# The GGUF types that the core reads, by their number in a file.
+TYPES: Mapping[str, int] = {
+    "F32": 0, "F16": 1, "Q4_0": 2, "Q4_1": 3, "Q5_0": 6, "Q5_1": 7, "Q8_0": 8, "Q4_K": 12, "Q5_K": 13, "Q6_K": 14,
+    "BF16": 30,
+}  # fmt: skip
+_LINEAR = ("q", "k", "v", "o", "gate", "up", "down")
+_VECTORS = ("attn_norm", "ffn_norm", "q_bias", "k_bias", "v_bias")
+
+
+def why_not(source: Source, config: ModelConfig) -> str | None:
+    """Returns why the native runner cannot compute this model, or None if it can."""
+    if _native is None:
+        return "the extension is not installed"
+    if config.head_dim % 16:
+        return f"its head size, {config.head_dim}, is not a multiple of 16"
+    for weight in weight_names(source, config):
+        kind = source.type_name(weight.name)
+        if len(weight.shape) == 2 and kind not in TYPES:
+            return f"tensor {weight.name!r} has type {kind}"
+    return None
+
+
+class NativeBackend:
+    """A `Backend` over the C++ core. Owns the packed weights and the cache."""
+
+    def __init__(
+        self,
+        source: Source,
+        config: ModelConfig,
+        *,
+        vocab_size: int,
+        num_positions: int,
+        num_cells: int,
+        threads: int,
+        level: str,
+    ) -> None:
+        self._vocab_size = vocab_size
+        self._heads = (config.num_kv_heads, config.head_dim)
+        weights = {(weight.layer, weight.field): weight.name for weight in weight_names(source, config)}
+        embedding = _tensor(source, weights[-1, "embedding"])
+        head = weights.get((-1, "head"), weights[-1, "embedding"])
+        cos, sin = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
+        layers = [
+            _native.Layer(**_layer(source, {field: name for (i, field), name in weights.items() if i == index}))
+            for index in range(config.num_layers)
+        ]
+        self._decoder = _native.Decoder(
+            shape=_native.Shape(
+                num_layers=config.num_layers,
+                hidden=config.hidden_size,
+                intermediate=config.intermediate_size,
+                num_heads=config.num_heads,
+                num_kv_heads=config.num_kv_heads,
+                head_dim=config.head_dim,
+                vocab=vocab_size,
+                num_cells=num_cells,
+                num_positions=num_positions,
+                rope_dim=config.rope_dim,
+                rope_interleaved=config.rope_interleaved,
+                norm_eps=config.norm_eps,
+            ),
+            embedding=embedding,
+            head=_tensor(source, head, rows=vocab_size),
+            layers=layers,
+            final_norm=_vector(source, weights[-1, "final_norm"]),
+            cos=cos.ravel(),
+            sin=sin.ravel(),
+            threads=threads,
+            level=level,
+        )
+
+    @property
+    def weight_bytes(self) -> int:
+        return int(self._decoder.weight_bytes)
+
+    @property
+    def level(self) -> str:
+        """The instruction set in use."""
+        return str(self._decoder.level)
+
+    def forward(
+        self, tokens: IntArray, positions: IntArray, cells: Sequence[Cells], wanted: npt.NDArray[np.bool_]
+    ) -> FloatArray:
+        logits = np.empty((int(wanted.sum()), self._vocab_size), np.float32)
+        offsets = np.zeros(len(cells) + 1, np.int32)
+        np.cumsum([len(row) for row in cells], out=offsets[1:])
+        self._decoder.forward(
+            tokens, positions, offsets, np.concatenate(cells).astype(np.int32), wanted.view(np.uint8), logits
+        )
+        return logits
+
+    def move(self, source: Cells, target: Cells) -> None:
+        self._decoder.move_cells(source.astype(np.int32), target.astype(np.int32))
+
+    def read(self, layer: int, cells: Cells) -> tuple[FloatArray, FloatArray]:
+        keys = np.empty((len(cells), *self._heads), np.float32)
+        values = np.empty_like(keys)
+        self._decoder.read_cells(layer, cells.astype(np.int32), keys, values)
+        return keys.transpose(1, 0, 2), values.transpose(1, 0, 2)
+
+
+class NativeRunner(PagedRunner):
+    """A `PagedRunner` over a `NativeBackend`; arguments as there.
+
+    Args:
+        threads: threads of the core, the calling one included.
+        level: kernel level, or "" for the fastest this CPU can run.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        config: ModelConfig,
+        *,
+        vocab_size: int,
+        context_length: int,
+        num_slots: int,
+        max_open: int,
+        threads: int,
+        level: str = "",
+    ) -> None:
+        backend = NativeBackend(
+            source,
+            config,
+            vocab_size=vocab_size,
+            num_positions=context_length,
+            num_cells=cells_needed(context_length, num_slots, max_open),
+            threads=threads,
+            level=level,
+        )
+        super().__init__(
+            backend, vocab_size=vocab_size, context_length=context_length, num_slots=num_slots, max_open=max_open
+        )
+
+
+def _layer(source: Source, names: Mapping[str, str]) -> dict[str, Any]:
+    """Returns one layer's tensors and vectors by field."""
+    tensors = {field: _tensor(source, names[field]) for field in _LINEAR}
+    return tensors | {field: _vector(source, names.get(field)) for field in _VECTORS}
+
+
+def _tensor(source: Source, name: str, rows: int | None = None) -> Any:
+    """Returns the first `rows` rows of a matrix as the core takes them, a view of the file."""
+    outputs, inputs = source.shape(name)
+    blocks = source.blocks(name)[:rows]
+    return _native.Tensor(TYPES[source.type_name(name)], rows or outputs, inputs, blocks.reshape(-1))
+
+
+def _vector(source: Source, name: str | None) -> FloatArray:
+    return np.empty(0, np.float32) if name is None else source.load(name).reshape(-1)
