@@ -7,6 +7,7 @@
 #include "core/cpu_features.hpp"
 #include "core/decoder.hpp"
 #include "core/kernels.hpp"
+#include "core/linear.hpp"
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -81,6 +82,13 @@ void read_cells(Decoder& self, int64_t layer, Ints cells, Matrix3 keys, Matrix3 
     self.read_cells(layer, static_cast<int64_t>(cells.size()), cells.data(), keys.data(), values.data());
 }
 
+void multiply(Linear& self, Array<const float, nb::ndim<2>> x, Matrix2 out) {
+    require(x.shape(1) == static_cast<size_t>(self.inputs()) && out.shape(0) == x.shape(0) &&
+                out.shape(1) == static_cast<size_t>(self.outputs()), "arrays of another shape");
+    nb::gil_scoped_release release;
+    self.multiply(static_cast<int64_t>(x.shape(0)), x.data(), out.data());
+}
+
 Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                  int64_t vocab, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved, float norm_eps) {
     return {num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab, num_cells, num_positions, rope_dim,
@@ -104,6 +112,11 @@ NB_MODULE(_native, m) {
     nb::class_<Shape>(m, "Shape").def(
         nb::new_(&make_shape), nb::kw_only(), "num_layers"_a, "hidden"_a, "intermediate"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a,
         "vocab"_a, "num_cells"_a, "num_positions"_a, "rope_dim"_a, "rope_interleaved"_a, "norm_eps"_a);
+    nb::class_<Linear>(m, "Linear")
+        .def("__init__", [](Linear* self, const Tensor& tensor, int threads, const std::string& level) {
+            new (self) Linear(tensor.view, threads, level);
+        }, "tensor"_a, "threads"_a, "level"_a)
+        .def("multiply", &multiply, "x"_a.noconvert(), "out"_a.noconvert());
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", &make_decoder, nb::kw_only(), "shape"_a, "embedding"_a, "head"_a, "layers"_a, "final_norm"_a.noconvert(),
              "cos"_a.noconvert(), "sin"_a.noconvert(), "threads"_a, "level"_a, nb::keep_alive<1, 3>())

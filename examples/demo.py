@@ -31,11 +31,11 @@ def main() -> None:
     with llm:
         console.out.print(f"[bold]{llm.model.name}[/bold] answers; each word is coloured by who proposed it:\n")
         console.out.print(console.legend(["ngram", "recycle", "suffix"]), "\n")
-        request = llm.submit(chat(QUESTION), max_tokens=MAX_TOKENS)
-        for delta in llm.run(request):
+        stream = llm.stream(chat(QUESTION), max_tokens=MAX_TOKENS)
+        for delta in stream:
             pieces = zip(delta.token_ids, delta.sources, strict=True)
             console.out.print(console.sourced([(llm.model.tokenizer.decode([t]), who) for t, who in pieces]), end="")
-        graph = llm.completion(request)
+        graph = stream.finish()
         plain = llm.generate(chat(QUESTION), budget=0, max_tokens=MAX_TOKENS)
 
         console.out.print("\n")

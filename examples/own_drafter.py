@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Sequence
+from itertools import pairwise
 
 import draftgraph as dg
 from draftgraph.draft.base import root_graph
@@ -29,7 +30,7 @@ class BigramDrafter:
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
         for context, verdict in zip(contexts, verdicts, strict=True):
             text = [context.tokens[-1], *verdict.tokens]
-            for token, follower in zip(text, text[1:], strict=False):
+            for token, follower in pairwise(text):
                 self._followers[token][follower] += 1
 
     def _grow(self, context: Context, budget: int) -> TokenGraph:

@@ -64,6 +64,13 @@ class Shape:
         norm_eps: float,
     ) -> None: ...
 
+class Linear:
+    """One matrix by itself, as the decoder treats it: for tests and measurements."""
+
+    def __init__(self, tensor: Tensor, threads: int, level: str) -> None: ...
+    def multiply(self, x: Floats, out: Floats) -> None:
+        """Fills `out` [rows, outputs] with x [rows, inputs] times the tensor transposed."""
+
 class Decoder:
     """A decoder over packed weights and a paged fp16 cache."""
 
@@ -84,9 +91,7 @@ class Decoder:
     def level(self) -> str: ...
     @property
     def weight_bytes(self) -> int: ...
-    def forward(
-        self, tokens: Ints, positions: Ints, offsets: Ints, cells: Ints, wanted: Bytes, logits: Floats
-    ) -> None:
+    def forward(self, tokens: Ints, positions: Ints, offsets: Ints, cells: Ints, wanted: Bytes, logits: Floats) -> None:
         """Computes rows and fills `logits` [wanted, vocab]; row r attends to cells[offsets[r]:offsets[r + 1]]."""
 
     def move_cells(self, source: Ints, target: Ints) -> None:

@@ -111,47 +111,20 @@ class LLM:
             ParameterError, PromptError, ChatTemplateError: see their messages; nothing was generated.
         """
         several = is_several(prompts)
-        requests = self._submit(cast(Sequence[Prompt], prompts if several else [prompts]), budget, sampling)
-        for _ in self.run(*requests):
-            pass
-        completions = [self.completion(request) for request in requests]
+        streams = self._submit(cast(Sequence[Prompt], prompts if several else [prompts]), budget, sampling)
+        try:
+            completions = [stream.finish() for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
         return completions if several else completions[0]
 
-    def stream(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Iterator[Delta]:
-        """Yields what each step adds to one prompt's continuation; arguments as for `generate`.
+    def stream(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Stream:
+        """Returns an iterator over what each step adds to one prompt's continuation; arguments as for `generate`.
 
-        Closing the iterator early cancels the request.
+        Several streams may be read in turns; their requests share the engine's steps.
         """
-        return self.run(self.submit(prompt, budget=budget, **sampling))
-
-    def submit(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Request:
-        """Queues a prompt without running it; `run` does, and `completion` has the result."""
         return self._submit([prompt], budget, sampling)[0]
-
-    def run(self, *requests: Request) -> Iterator[Delta]:
-        """Steps the engine until these requests are finished, yielding their deltas.
-
-        Requests queued elsewhere advance too. Closing the iterator early cancels these.
-        """
-        ids = {request.id for request in requests}
-        try:
-            while any(request.state is not State.FINISHED for request in requests):
-                yield from [delta for delta in self.engine.step() if delta.request in ids]
-        finally:
-            self._cancel(requests)
-
-    def completion(self, request: Request) -> Completion:
-        """Returns the result of a request that is finished."""
-        assert request.finish_reason is not None, "a completion is made of a finished request"
-        return Completion(
-            request.text,
-            tuple(request.output),
-            tuple(request.sources),
-            request.num_prompt,
-            request.finish_reason,
-            request.seed,
-            request.stats,
-        )
 
     def prompt_ids(self, prompt: Prompt) -> list[int]:
         """Returns the token ids of a prompt.
@@ -172,7 +145,7 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _submit(self, prompts: Sequence[Prompt], budget: int | None, sampling: Mapping[str, Any]) -> list[Request]:
+    def _submit(self, prompts: Sequence[Prompt], budget: int | None, sampling: Mapping[str, Any]) -> list[Stream]:
         options = dict(sampling)
         if isinstance(options.get("stop"), (str, list)):
             stop = options["stop"]
@@ -180,18 +153,46 @@ class LLM:
         (params,) = from_options(options, SamplingParams)
         budget = self.budget if budget is None else DraftConfig(budget=budget).budget
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
-        requests: list[Request] = []
-        try:
-            requests.extend(self.engine.submit(ids, params, budget) for ids in encoded)
-        except BaseException:
-            self._cancel(requests)
-            raise
-        return requests
+        # If one prompt is refused, the streams of those before it are dropped, which cancels them.
+        return [Stream(self.engine, self.engine.submit(ids, params, budget)) for ids in encoded]
 
-    def _cancel(self, requests: Sequence[Request]) -> None:
-        for request in requests:
-            if self._engine is not None:
-                self._engine.cancel(request)
+
+class Stream(Iterator[Delta]):
+    """One request's deltas, as they are written. Closing it, or dropping it, cancels what is left of the request."""
+
+    def __init__(self, engine: Engine, request: Request) -> None:
+        self.request = request
+        self._engine = engine
+
+    def __next__(self) -> Delta:
+        while not self.request.deltas:
+            if self.request.state is State.FINISHED:
+                raise StopIteration
+            self._engine.step()
+        return self.request.deltas.popleft()
+
+    def finish(self) -> Completion:
+        """Returns the result, after running to the end of the request."""
+        for _ in self:
+            pass
+        request = self.request
+        assert request.finish_reason is not None, "a finished request has a reason"
+        return Completion(
+            request.text,
+            tuple(request.output),
+            tuple(request.sources),
+            request.num_prompt,
+            request.finish_reason,
+            request.seed,
+            request.stats,
+        )
+
+    def close(self) -> None:
+        """Cancels the request unless it is finished."""
+        self._engine.cancel(self.request)
+
+    def __del__(self) -> None:
+        self.close()
 
 
 def load(

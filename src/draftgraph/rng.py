@@ -18,7 +18,7 @@ _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
 
 # Lanes keep draws for different purposes at one position independent of each other.
-_LANE_TOKEN, _LANE_RESIDUAL, _LANE_COIN = range(3)
+_LANE_TOKEN, _LANE_RESIDUAL, _LANE_COIN, _LANE_DRAFT = range(4)
 
 
 class Noise(Protocol):
@@ -26,6 +26,9 @@ class Noise(Protocol):
 
     def gumbel(self, position: int, num_tokens: int) -> npt.NDArray[np.float64]:
         """Returns [num_tokens]: the noise added to the log-probability of each token id at this position."""
+
+    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> npt.NDArray[np.float64]:
+        """Returns [num_tokens]: noise of one node of the graph rooted before `position`, independent of all other."""
 
     def pick(self, scores: npt.NDArray[Any], position: int) -> int:
         """Draws from softmax(scores): the argmax of scores + gumbel. Ties go to the lowest id."""
@@ -41,6 +44,9 @@ class Greedy:
     """No noise: the likeliest token, the lowest id on a tie."""
 
     def gumbel(self, position: int, num_tokens: int) -> npt.NDArray[np.float64]:
+        return np.zeros(num_tokens)
+
+    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> npt.NDArray[np.float64]:
         return np.zeros(num_tokens)
 
     def pick(self, scores: npt.NDArray[Any], position: int) -> int:
@@ -65,6 +71,9 @@ class SeededNoise:
     def gumbel(self, position: int, num_tokens: int) -> npt.NDArray[np.float64]:
         return self._gumbel(position, num_tokens, _LANE_TOKEN)
 
+    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> npt.NDArray[np.float64]:
+        return self._gumbel(position, num_tokens, _LANE_DRAFT, first=node << 32)
+
     def pick(self, scores: npt.NDArray[Any], position: int) -> int:
         return int(np.argmax(scores + self.gumbel(position, len(scores))))
 
@@ -76,8 +85,8 @@ class SeededNoise:
     def coin(self, probability: Any, position: int, attempt: int) -> bool:
         return bool(self._uniform(position, np.array([attempt], np.uint64), _LANE_COIN)[0] < probability)
 
-    def _gumbel(self, position: int, num_tokens: int, lane: int) -> npt.NDArray[np.float64]:
-        uniform = self._uniform(position, np.arange(num_tokens, dtype=np.uint64), lane)
+    def _gumbel(self, position: int, num_tokens: int, lane: int, first: int = 0) -> npt.NDArray[np.float64]:
+        uniform = self._uniform(position, np.arange(first, first + num_tokens, dtype=np.uint64), lane)
         return np.asarray(-np.log(-np.log(uniform)))
 
     def _uniform(self, position: int, counters: npt.NDArray[np.uint64], lane: int) -> npt.NDArray[np.float64]:

@@ -19,7 +19,8 @@ _TAIL_TOKENS = 24
 def record_steps(llm: LLM, prompt: object, max_steps: int | None, **sampling: object) -> list[StepView]:
     """Writes a prompt's continuation and returns a view of each decoding step, at most `max_steps`."""
     views: list[StepView] = []
-    request = llm.submit(prompt, **sampling)  # type: ignore[arg-type]
+    stream = llm.stream(prompt, **sampling)  # type: ignore[arg-type]
+    request = stream.request
 
     def observe(verdicts: Sequence[Verdict]) -> None:
         (verdict,) = verdicts
@@ -28,11 +29,12 @@ def record_steps(llm: LLM, prompt: object, max_steps: int | None, **sampling: ob
 
     llm.engine.observer = observe
     try:
-        while llm.engine.scheduler.has_work and (max_steps is None or len(views) < max_steps):
-            llm.engine.step()
+        while max_steps is None or len(views) < max_steps:
+            if next(stream, None) is None:
+                break
     finally:
         llm.engine.observer = lambda verdicts: None
-        llm.engine.cancel(request)
+        stream.close()
     return views
 
 

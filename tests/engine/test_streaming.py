@@ -106,11 +106,11 @@ def test_the_deltas_of_a_cancelled_request_join_to_its_text() -> None:
     assert text + (last.text if last is not None else "") == request.text
 
 
-def words(data: bytes = BYTES) -> LLM:
+def words() -> LLM:
     """An LLM whose tokens are bytes, whatever the model is."""
-    tokenizer = SimpleNamespace(encode_prompt=lambda text: [0, *text.encode()][:1] if not text else list(text.encode()))
-    drafter = ScriptDrafter(lambda context: chain([1, 2]))
-    return LLM(SimpleNamespace(tokenizer=tokenizer), make_engine(TableRunner(hashed_logits(256), 256), drafter), 4)  # type: ignore[arg-type]
+    tokenizer = SimpleNamespace(encode_prompt=lambda text: list(text.encode()))
+    runner, drafter = TableRunner(hashed_logits(256), 256), ScriptDrafter(lambda context: chain([1, 2]))
+    return LLM(SimpleNamespace(tokenizer=tokenizer), runner, make_engine(runner, drafter), 4)  # type: ignore[arg-type]
 
 
 def test_a_stream_says_what_generate_says() -> None:

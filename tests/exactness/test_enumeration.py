@@ -1,4 +1,4 @@
-"""By enumeration: over all draws and all acceptance outcomes, in fractions, the text has exactly the target's distribution.
+"""By enumeration: over all draws and all acceptance outcomes, in fractions, the text has the target's distribution.
 
 The second half plants faults that other systems had, each in the smallest form, and shows that the same comparison
 catches it.
@@ -11,6 +11,12 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
+from draftgraph.graph.encode import children_by_token
+from draftgraph.graph.token_graph import TokenGraph
+from draftgraph.rng import Noise
+from draftgraph.types import Drawn, MergeRule, TokenTree
+from draftgraph.verify.accept import Rule, Target, match, residual
 from support.enumeration import (
     Branches,
     BranchingNoise,
@@ -24,12 +30,6 @@ from support.enumeration import (
     random_table,
     text_distribution,
 )
-
-from draftgraph.graph.encode import children_by_token
-from draftgraph.graph.token_graph import TokenGraph
-from draftgraph.rng import Noise
-from draftgraph.types import Drawn, MergeRule, TokenTree
-from draftgraph.verify.accept import Rule, Target, match, residual
 
 MERGE = MergeRule(length=1, same_depth=True)
 
@@ -288,8 +288,11 @@ class FirstParentsRow(TableTarget):
     """The fault: a merged node has one row, computed under its first parent, for all of its prefixes."""
 
     def probs(self, path: Sequence[int]) -> np.ndarray:
-        graph = self._tree.graph assert isinstance(graph, TokenGraph) return self._table[(*self._text,
-        *graph_text(graph, self._tree.graph_nodes[path[-1]]))] if path else super().probs(path)
+        graph = self._tree.graph
+        assert isinstance(graph, TokenGraph)
+        if not path:
+            return super().probs(path)
+        return self._table[(*self._text, *graph_text(graph, self._tree.graph_nodes[path[-1]]))]
 
 
 @pytest.mark.parametrize("rule", [match, residual])

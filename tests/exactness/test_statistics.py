@@ -134,7 +134,7 @@ def test_two_tokens_follow_the_target(rule: Rule, ranking: Callable[..., list], 
     assert follows(partial(pair, rule=rule, ranking=ranking, sampling=sampling), expected_pairs(sampling))
 
 
-@pytest.mark.parametrize(("width", "budget"), [(1, 1), (1, 2), (3, 3), (3, 12)])
+@pytest.mark.parametrize(("width", "budget"), [(1, 1), (1, 2), (2, 2), (3, 3), (3, 12)])
 def test_draws_of_any_number_follow_the_target(width: int, budget: int) -> None:
     sampling = SamplingParams(temperature=1.0)
     sampler = partial(pair, rule=residual, ranking=drawn, sampling=sampling, width=width, budget=budget)

@@ -15,6 +15,7 @@ import draftgraph
 
 ROOT = Path(draftgraph.__file__).parent
 PACKAGE = "draftgraph"
+EXTENSION = "_native"  # the compiled module: no source, so it imports nothing
 
 # Low to high. A unit is a file or folder of the package; one may import units of lower layers, and itself.
 LAYERS: tuple[frozenset[str], ...] = tuple(
@@ -22,13 +23,14 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for names in (
         "errors rng environment",
         "types config",
-        "kernels",
+        "_native kernels",
         "models",
         "graph",
         "runner",
         "draft verify",
         "engine",
-        "data doctor draw llm",
+        "data doctor draw",
+        "llm",
         "audit view",
         "bench",
         "__init__",
@@ -83,7 +85,7 @@ def imports_of(source: str, modules: Mapping[str, str]) -> Iterator[str]:
             head, _, rest = name.partition(".")
             if head == PACKAGE:
                 # "graph.budget.select" is the name `select` of the module "graph.budget".
-                while rest and rest not in modules:
+                while rest and rest not in modules and rest != EXTENSION:
                     rest = rest.rpartition(".")[0]
                 yield rest or "__init__"
 

@@ -11,7 +11,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
-from support.tiny import random_weights, tiny_config
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter, NoDrafter, root_graph
@@ -24,6 +23,7 @@ from draftgraph.runner.base import Runner
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import Context, TargetRows, Verdict, VerifyBatch
 from draftgraph.verify.accept import Rule, match
+from support.tiny import random_weights, tiny_config
 
 Logits = Callable[[tuple[int, ...]], np.ndarray]  # text -> [vocabulary]
 
@@ -165,7 +165,7 @@ def tiny_runner(
 
 
 def oracle_logits(model: tuple[ModelConfig, ModelWeights], tokens: Sequence[int]) -> np.ndarray:
-    """The logits after `tokens`, by a naive forward pass over the whole text in float64: no cache, no shared kernels."""
+    """The logits after `tokens`, by a naive float64 forward pass over the whole text: no cache, no shared kernels."""
     config, weights = model
     x = weights.embedding.astype(np.float64)[list(tokens)]
     n, half = len(tokens), config.rope_dim // 2

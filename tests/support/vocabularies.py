@@ -24,14 +24,16 @@ CORPUS = (
 )
 CONTROL = ("<|endoftext|>", "<|im_start|>", "<|im_end|>")
 USER_DEFINED = ("<tool>", "::::")
+# Whole words that no merges lead to: only a splitter that looks up words first finds them.
+WHOLE_WORDS = ("café", "naïve", "123", "人工知能", "!?...")
 _WORD = regex.compile(r"'(?:s|t|re|ve|m|ll|d)| ?\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
 _SAMPLES = (
     "the quick", " brown", "DON'T", "don't we'll It'S", "'s", "12", "1234567", "٣٤٥", "½Ⅷ²", "café", "naïve",
-    "forêt déjà", "Быстрая лиса", "Η αλεπού", "素早い", "人工知能", "한국어", "हिन्दी", "العربية", "👨‍👩‍👧", "👍🏽", "🎉",
-    "\u200d", "\u200b", "\ufeff", "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "\x00", "ſ", "İ", "ﬁ", "\u0301",
-    "A\u030a", " ", "  ", " " * 7, "\t", "\t\t", "\n", "\n\n\n", "\r\n", "\r", " \n ",
-    "def f(x):\n    return x", "a[i] += 1;", "{}()", "=" * 20, "a" * 23, "!?...", "#include <x.h>", "https://example.org/?q=1", "\\n",
-    "\U0001f1e9\U0001f1ea", "\U0010fffd", "<0x41>", "▁", "<|im_", "<tool", "<unk>", ":::", "::::",
+    "forêt déjà", "Быстрая лиса", "Η αλεπού", "素早い", "人工知能", "한국어", "हिन्दी", "العربية", "👨‍👩‍👧",
+    "👍🏽", "🎉", "\u200d", "\u200b", "\ufeff", "\u00a0", "\u3000", "\u2028", "\x85", "\x1c", "\x00", "ſ", "İ",
+    "ﬁ", "\u0301", "A\u030a", " ", "  ", " " * 7, "\t", "\t\t", "\n", "\n\n\n", "\r\n", "\r", " \n ",
+    "def f(x):\n    return x", "a[i] += 1;", "{}()", "=" * 20, "a" * 23, "!?...", "#include <x.h>", "https://example.org",
+    "\\n", "\U0001f1e9\U0001f1ea", "\U0010fffd", "<0x41>", "▁", "<|im_", "<tool", "<unk>", ":::", "::::",
 )  # fmt: skip
 
 
@@ -94,7 +96,8 @@ def byte_level_metadata(pre: str = "smollm", num_merges: int = 400) -> dict[str,
     letters = byte_letters()
     words = [tuple(letters[byte] for byte in word.encode()) for word in _WORD.findall(CORPUS)]
     merges = learn_merges(words, num_merges)
-    learned = list(dict.fromkeys(left + right for left, right in merges))
+    whole = ["".join(letters[byte] for byte in word.encode()) for word in WHOLE_WORDS]
+    learned = list(dict.fromkeys([*(left + right for left, right in merges), *whole]))
     tokens = [*CONTROL, *letters, *learned, *USER_DEFINED]
     return {
         "tokenizer.ggml.model": "gpt2",

@@ -129,9 +129,7 @@ every_view = pytest.mark.parametrize("view", VIEWS.values(), ids=VIEWS.keys())
 
 
 def overlaps(pills: Sequence[Pill]) -> int:
-    return sum(
-        a.x < b.right and b.x < a.right and abs(a.y - b.y) < PILL_HEIGHT for a, b in combinations(pills, 2)
-    )
+    return sum(a.x < b.right and b.x < a.right and abs(a.y - b.y) < PILL_HEIGHT for a, b in combinations(pills, 2))
 
 
 def trespasses(panel: Panel) -> int:

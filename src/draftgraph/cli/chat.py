@@ -18,22 +18,23 @@ def run_chat(llm: LLM, sampling: Mapping[str, Any], *, quiet: bool) -> list[dict
     while (turn := _read_turn()) is not None:
         asked = [*messages, {"role": "user", "content": turn}]
         try:
-            request = llm.submit(asked, **sampling)
+            stream = llm.stream(asked, **sampling)
         except PromptError as error:
             if not messages:
                 raise
             console.print_error(error)  # the chat outgrew the context; what was said stays
             break
         try:
-            for delta in llm.run(request):
+            for delta in stream:
                 if not quiet:
                     console.out.print(delta.text, end="", markup=False)
         except KeyboardInterrupt:
+            stream.close()
             console.err.print("\n[dim]stopped[/dim]")
-        messages = [*asked, {"role": "assistant", "content": request.text}]
+        messages = [*asked, {"role": "assistant", "content": stream.request.text}]
         if not quiet:
             console.out.print()
-            print_stats(request.stats, trace=False)
+            print_stats(stream.request.stats, trace=False)
     return messages
 
 

@@ -67,11 +67,11 @@ def generate(
     """Write the answer to a prompt, streaming."""
     text = _prompt(prompt, file)
     with _loaded(model, options) as llm:
-        request = llm.submit(text if raw else audits.as_chat(text), **options.sampling)
-        for delta in llm.run(request):
+        stream = llm.stream(text if raw else audits.as_chat(text), **options.sampling)
+        for delta in stream:
             if not as_json:
                 _print_delta(llm, delta.token_ids, delta.sources, delta.text, trace=trace)
-        completion = llm.completion(request)
+        completion = stream.finish()
     if as_json:
         console.print_json(completion.to_json())
         return

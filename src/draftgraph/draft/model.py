@@ -30,34 +30,34 @@ class Candidate:
     draw: Drawn | None
 
 
-# (context, position, logits [vocabulary], how many) -> the candidates for that position, best first. Pure.
-Ranking = Callable[[Context, int, FloatArray, int], list[Candidate]]
+# (context, graph node, its depth, logits [vocabulary] after it, how many) -> the candidates after it, best first. Pure.
+Ranking = Callable[[Context, int, int, FloatArray, int], list[Candidate]]
 
 
-def coupled(context: Context, position: int, logits: FloatArray, width: int) -> list[Candidate]:
+def coupled(context: Context, node: int, depth: int, logits: FloatArray, width: int) -> list[Candidate]:
     """Ranks by log draft_prob + the request's own noise (arXiv 2408.07978): at temperature 0 the likeliest tokens,
     otherwise the draft model's draws from the very noise that the target will draw with.
 
     The estimate is the softmax of the ranked quantity: at temperature 0 that is draft_prob itself, otherwise it says by
     how much a draw won, hence how large a difference between the models it survives.
     """
-    perturbed = _log_prob(context, logits) + context.noise.gumbel(position, len(logits))
+    perturbed = _log_prob(context, logits) + context.noise.gumbel(len(context.tokens) + depth, len(logits))
     weights = np.exp(perturbed - perturbed.max())
     weights /= weights.sum()
     return [Candidate(token, float(weights[token]), None) for token in _top(perturbed, width)]
 
 
-def drawn(context: Context, position: int, logits: FloatArray, width: int) -> list[Candidate]:
+def drawn(context: Context, node: int, depth: int, logits: FloatArray, width: int) -> list[Candidate]:
     """Draws without replacement (Gumbel top-k, arXiv 1903.06059) for the residual rule; at temperature 0 as `coupled`.
 
     The estimate of draw number i is the i-th largest probability: it must not depend on the value that was drawn, or
     selection would bias the text.
     """
     if context.temperature == 0:
-        return coupled(context, position, logits, width)
+        return coupled(context, node, depth, logits, width)
     log_prob = _log_prob(context, logits)
     draft_prob: Row = np.exp(log_prob)
-    tokens = _top(log_prob + context.noise.gumbel(position, len(logits)), width)
+    tokens = _top(log_prob + context.noise.draft_gumbel(len(context.tokens), node, len(logits)), width)
     estimates = np.sort(draft_prob)[::-1]
     return [
         Candidate(token, float(estimates[order]), Drawn(draft_prob, order))
@@ -109,8 +109,7 @@ class _Growth:
         """Adds the candidates of every frontier node; those worth a forward pass become the next frontier."""
         fresh = []
         for node, logits in zip(self.frontier, rows, strict=True):
-            position = len(self.context.tokens) + self.graph.depths[node]
-            for candidate in ranking(self.context, position, logits, width):
+            for candidate in ranking(self.context, node, self.graph.depths[node], logits, width):
                 known = len(self.graph)
                 child = self.graph.add(node, candidate.token, NAME, candidate.acceptance, candidate.draw)
                 if child == known:
@@ -197,6 +196,7 @@ class ModelDrafter:
             if not self._runner.num_free_slots:
                 return None
             branch = self._branches[context.request] = _Branch(self._runner.open())
+        self._commit(branch, ())  # a step that failed left an open tree
         behind = context.tokens[branch.committed : -1]
         while len(behind) > _PREFILL_CHUNK:
             chunk, behind = behind[:_PREFILL_CHUNK], behind[_PREFILL_CHUNK:]
@@ -208,8 +208,9 @@ class ModelDrafter:
 
 def _log_prob(context: Context, logits: FloatArray) -> Row:
     """Returns [vocabulary]: log draft_prob at the request's temperature, at 1 where that is 0."""
-    scaled = logits.astype(np.float64) / (context.temperature or 1.0)
-    scaled -= scaled.max()
+    shifted = logits.astype(np.float64) - logits.max()
+    with np.errstate(over="ignore"):  # close to temperature 0 all but the largest may become -inf
+        scaled = shifted / (context.temperature or 1.0)
     return np.asarray(scaled - np.log(np.exp(scaled).sum()))
 
 

@@ -14,14 +14,14 @@ import numpy as np
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter, root_graph
 from draftgraph.engine.request import Request, State, Vocabulary
-from draftgraph.engine.scheduler import Scheduler
+from draftgraph.engine.scheduler import Batch, Scheduler
 from draftgraph.errors import ParameterError, PromptError
 from draftgraph.graph.budget import select
 from draftgraph.graph.encode import encode_tree
 from draftgraph.graph.token_graph import merge
 from draftgraph.runner.base import Runner, commit_all
 from draftgraph.types import Delta, FinishReason, Verdict, VerifyBatch
-from draftgraph.verify.accept import Rule, accept
+from draftgraph.verify.accept import Rule, accept, residual
 from draftgraph.verify.distribution import distribution
 
 Observer = Callable[[Sequence[Verdict]], None]
@@ -55,7 +55,8 @@ class Engine:
         self.scheduler = Scheduler(runner, prefill_chunk, clock)
         self.observer: Observer = lambda verdicts: None  # sees each step's verdicts, for drawing and tests
         self._vocabulary = vocabulary
-        self._merge_length = merge_length
+        # NOTE: whether two draws merge depends on their values, which under `residual` must not decide what is kept.
+        self._merge_length = 0 if rule is residual else merge_length
         self._clock = clock
         self._next_id = 0
 
@@ -74,8 +75,21 @@ class Engine:
         return request
 
     def step(self) -> list[Delta]:
-        """Advances every running request by one target pass and returns what they wrote."""
+        """Advances every running request by one target pass and returns what they wrote.
+
+        A step that raises did not happen: its requests stand where they stood.
+        """
         batch = self.scheduler.next_batch()
+        if not batch.requests:
+            return []
+        try:
+            return self._advance(batch)
+        except BaseException:
+            commit_all(self.runner, batch.slots, [()] * len(batch.slots))
+            raise
+
+    def _advance(self, batch: Batch) -> list[Delta]:
+        """The loop: propose, merge, select, verify, accept, commit, emit."""
         drafts = self.drafter.propose(batch.contexts, batch.budgets)
         trees = select(merge(drafts), batch.windows)
         rows = self.runner.extend(VerifyBatch(batch.slots, trees))
@@ -84,16 +98,16 @@ class Engine:
         self.drafter.observe(batch.contexts, verdicts)
         return self._emit(batch.requests, verdicts)
 
-    def cancel(self, request: Request) -> None:
-        """Ends a request between two steps; what it has written stays. Does nothing to a finished one."""
+    def cancel(self, request: Request) -> Delta | None:
+        """Ends a request between two steps; what it has written stays. Returns its last delta; None if it was over."""
         if request.state is State.FINISHED:
-            return
+            return None
         context = request.context()
         nothing = replace(request.window(0), complete=False)
         tree = encode_tree(nothing, root_graph(context), [], [], [], [], [], [])
         verdict = Verdict(tree, (), (), (), FinishReason.CANCELLED, np.zeros((0, 0), np.int32))
         self.drafter.observe([context], [verdict])
-        self._emit([request], [verdict])
+        return self._emit([request], [verdict])[0]
 
     def _emit(self, requests: Sequence[Request], verdicts: Sequence[Verdict]) -> list[Delta]:
         self.observer(verdicts)

@@ -8,6 +8,7 @@ Lengths:  [0, num_prompt) prompt · [num_prompt, len(tokens)) output · [0, num_
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -67,6 +68,7 @@ class Request:
     finish_reason: FinishReason | None = None
     slot: int = -1
     num_computed: int = 0
+    deltas: deque[Delta] = field(default_factory=deque)  # not yet taken by a stream
     stats: RequestStats = field(default_factory=RequestStats)
     _stream: TextStream = field(init=False)
 
@@ -120,7 +122,7 @@ class Request:
         """Returns how many of `tokens` plain decoding would write, and why it would end there. Modifies nothing."""
         stream = self._stream.copy()
         for count, token in enumerate(tokens, start=1):
-            if token in self.vocabulary.end_ids and not self.sampling.ignore_eos:
+            if self._is_end(token):
                 return count, FinishReason.STOP
             if stream.push(token)[1]:
                 return count, FinishReason.STOP
@@ -128,13 +130,17 @@ class Request:
                 return count, FinishReason.LENGTH
         return len(tokens), None
 
+    def _is_end(self, token: int) -> bool:
+        return token in self.vocabulary.end_ids and not self.sampling.ignore_eos
+
     def apply(self, verdict: Verdict, now: float) -> Delta:
         """Takes in a verdict and returns what it adds to the output."""
         self.num_computed += len(verdict.path)
         text = ""
         for token in verdict.tokens:
             self.tokens.append(token)
-            text += self._stream.push(token)[0]
+            if not self._is_end(token):
+                text += self._stream.push(token)[0]
         sources = tuple(verdict.tree.sources[node] if node >= 0 else (TARGET,) for node in verdict.nodes)
         self.sources.extend(sources)
         self.stats.record(verdict, now, decoding=self.state is State.DECODE)
@@ -144,4 +150,5 @@ class Request:
             self.state, self.finish_reason = State.FINISHED, verdict.finish
             text += self._stream.flush()
         self.text += text
-        return Delta(self.id, text, verdict.tokens, sources, verdict.finish)
+        self.deltas.append(Delta(self.id, text, verdict.tokens, sources, verdict.finish))
+        return self.deltas[-1]

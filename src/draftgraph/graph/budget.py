@@ -8,6 +8,7 @@ Never sees tensors or requests.
 from __future__ import annotations
 
 import heapq
+import math
 from collections.abc import Sequence
 
 from draftgraph.graph.encode import encode_tree
@@ -32,9 +33,13 @@ def _unroll(graph: TokenGraph, window: Window) -> TokenTree:
 
     def push(node: int, parent: int, acceptance: float, depth: int) -> None:
         nonlocal order
-        for token, edge in graph.children[node].items():
-            if depth <= window.max_depth and 0 <= token < window.vocab_size:
-                heapq.heappush(heap, (-acceptance * edge.acceptance, order, edge, parent, depth))
+        limit = 1.0
+        for edge in sorted(graph.children[node].values(), key=_draw_order):
+            # NOTE: a draw's fate must not depend on its token, so no ranked sibling may be picked before a drawn one.
+            value = min(edge.acceptance, limit)
+            limit = limit if edge.draw is None else value
+            if depth <= window.max_depth and 0 <= graph.tokens[edge.child] < window.vocab_size:
+                heapq.heappush(heap, (-acceptance * value, order, edge, parent, depth))
                 order += 1
 
     push(0, -1, 1.0, 1)
@@ -52,3 +57,8 @@ def _unroll(graph: TokenGraph, window: Window) -> TokenTree:
         path_acceptance=[acceptance for _, _, acceptance in picked],
         graph_nodes=[edge.child for edge, _, _ in picked],
     )
+
+
+def _draw_order(edge: Edge) -> float:
+    """Drawn children first, in the order of their draws; the others keep theirs."""
+    return math.inf if edge.draw is None else edge.draw.order

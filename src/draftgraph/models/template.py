@@ -87,9 +87,8 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         self.charged(dict(variables))
         self._work_left = _BASE_WORK + _WORK_PER_UNIT * (2**62 - self._work_left + self._loop_work)
         self.globals.clear()
-        self.globals.update(
-            range=self._range, dict=dict, namespace=Namespace, raise_exception=_raise, strftime_now=self._strftime_now
-        )
+        self.globals.update(range=range, dict=dict, namespace=Namespace)
+        self.globals.update(raise_exception=_raise, strftime_now=self._strftime_now)
         known: dict[str, Any] = {name: self.filters[name] for name in _FILTERS}
         known |= {"join": self._join, "indent": self._indent, "replace": self._replace, "tojson": self._tojson}
         known |= {"concatenated": self._concatenated}
@@ -140,7 +139,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         if isinstance(owner, (str, list, dict)):
             self.charged(owner)
         self.charged([*args, *kwargs.values()])
-        return self.charged(super().call(context, function, *args, **kwargs))
+        return super().call(context, function, *args, **kwargs)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
         """Computes an operator whose result may be much larger than its operands."""
@@ -177,7 +176,7 @@ class _Sandbox(ImmutableSandboxedEnvironment):
         @wraps(function)
         def counting(*args: Any, **kwargs: Any) -> Any:
             self.charged([*args, *kwargs.values()])
-            return self.charged(function(*args, **kwargs))
+            return function(*args, **kwargs)
 
         return counting
 
@@ -189,12 +188,9 @@ class _Sandbox(ImmutableSandboxedEnvironment):
     def _concatenated(self, values: list[Any]) -> str:
         return "".join(map(str, values))
 
-    def _range(self, *bounds: int) -> range:
-        return range(*bounds)
-
     @pass_eval_context
     def _join(self, context: nodes.EvalContext, value: Any, d: str = "", attribute: str | int | None = None) -> str:
-        items = value if isinstance(value, str) else self.charged(list(value))
+        items = list(value)
         self.spend_text(len(items) * len(str(d)))
         return str(filters.do_join(context, items, d, attribute))
 

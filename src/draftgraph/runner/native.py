@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from draftgraph.errors import ModelFileError, ParameterError
 from draftgraph.kernels.reference import rope_table
 from draftgraph.models.base import ModelConfig
 from draftgraph.models.families import Source, weight_names
@@ -145,15 +146,20 @@ class NativeRunner(PagedRunner):
         threads: int,
         level: str = "",
     ) -> None:
-        backend = NativeBackend(
-            source,
-            config,
-            vocab_size=vocab_size,
-            num_positions=context_length,
-            num_cells=cells_needed(context_length, num_slots, max_open),
-            threads=threads,
-            level=level,
-        )
+        try:
+            backend = NativeBackend(
+                source,
+                config,
+                vocab_size=vocab_size,
+                num_positions=context_length,
+                num_cells=cells_needed(context_length, num_slots, max_open),
+                threads=threads,
+                level=level,
+            )
+        except _native.BadMatrixError as error:
+            raise ModelFileError(f"{source.path}: {error}", "tensors that agree", "convert the model again") from error
+        except RuntimeError as error:  # an unknown kernel level
+            raise ParameterError(str(error), "one of these levels, or none", "change DRAFTGRAPH_KERNELS") from error
         super().__init__(
             backend, vocab_size=vocab_size, context_length=context_length, num_slots=num_slots, max_open=max_open
         )

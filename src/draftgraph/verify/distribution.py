@@ -74,7 +74,8 @@ class TargetDistribution:
         for token, bias in sampling.logit_bias.items():
             logits[token] += bias
         if sampling.temperature > 0:
-            logits /= sampling.temperature
+            with np.errstate(over="ignore"):  # close to temperature 0 all but the largest may become -inf
+                logits = (logits - logits.max()) / sampling.temperature
         return _filter(logits, sampling)
 
     def probs(self, path: Sequence[int]) -> Row:

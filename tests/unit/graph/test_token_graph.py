@@ -67,11 +67,13 @@ class NaiveGraph:
 def grow(graph: TokenGraph, adds: Sequence[tuple[int, int]], source: str = "one") -> TokenGraph:
     for parent, token in adds:
         graph.add(parent % len(graph), token, source, 0.5)
+    graph.check()
     return graph
 
 
 def paths(graph: TokenGraph) -> set[tuple[int, ...]]:
     """The tokens of every path that starts at the root."""
+    graph.check()  # a cycle has paths without end
     found = set()
     pending: list[tuple[int, tuple[int, ...]]] = [(0, ())]
     while pending:

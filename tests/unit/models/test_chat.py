@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import json
 from pathlib import Path
 from typing import Any
 
@@ -81,6 +82,14 @@ def test_control_literals_in_a_message_never_become_control_ids(template: str, r
         ):
             messages = [{"role": role, "content": text, "name": text}, *user(text)]
             assert control_ids(tokenizer, tokenizer.encode_messages(messages)) == expected, text
+
+
+def test_a_guarded_literal_stays_in_the_prompt_as_it_was_written() -> None:
+    text = "<|im_end|> é"
+    written = {"plain": text, "JSON": json.dumps(text, ensure_ascii=False), "ASCII JSON": json.dumps(text)}
+    for template, expected in written.items():
+        tokenizer = tokenizer_with(TEMPLATES.get(template, CHATML))
+        assert f"user\n{expected}\n" in tokenizer.decode(tokenizer.encode_messages(user(text)))
 
 
 @pytest.mark.parametrize("literal", ["<|im_end|>", "<|endoftext|>"])
