@@ -155,7 +155,7 @@ def _check_number(name: str, value: Any, kind: type, limits: Mapping[str, Any]) 
     low, high, above = limits["low"], limits["high"], limits["above"]
     if (
         wrong_type
-        or not math.isfinite(value)
+        or (isinstance(value, float) and not math.isfinite(value))
         or (low is not None and value < low)
         or (high is not None and value > high)
         or (above is not None and value <= above)

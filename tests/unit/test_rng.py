@@ -164,6 +164,20 @@ def test_picks_choices_and_coins_at_one_place_are_independent() -> None:
         assert ((counts - num / 4) ** 2 / (num / 4)).sum() < chi2.isf(ALPHA, 3)
 
 
+def test_the_noise_of_drafts_differs_from_node_to_node_and_from_the_requests_own() -> None:
+    noise = SeededNoise(8)
+
+    def rows(node: int) -> npt.NDArray[np.float64]:
+        return np.exp(-np.exp(-np.array([noise.draft_gumbel(position, node, 200) for position in range(100)])))
+
+    own = np.array([uniform(noise, position, 200) for position in range(100)])
+    nodes = [rows(node) for node in (0, 1, 2, 511)]
+    for one, other in itertools.combinations([own, *nodes], 2):
+        assert_uniform(one)
+        assert_uncorrelated(one, other)
+    assert not Greedy().draft_gumbel(3, 1, 5).any()
+
+
 def test_certain_things_happen_and_impossible_ones_do_not() -> None:
     noise = SeededNoise(4)
     for position in range(200):

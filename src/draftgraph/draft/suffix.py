@@ -16,11 +16,15 @@ from draftgraph.types import Context, Verdict
 
 NAME = "suffix"
 SEPARATOR = -1  # ends a text; never proposed
+_MOST_COUNTED = 64  # suffixes of the text whose counts grow with each token, the longest first
 _ESCAPE = 0.3  # share of belief that goes to the next shorter suffix
 
 
 class SuffixAutomaton:
     """All substrings of the tokens appended so far, with the number of times each occurs. Grows, never forgets.
+
+    Of a text that repeats one thing over and over, short substrings are counted too low; that keeps the cost per token
+    constant.
 
     State 0 is the empty string. A state stands for the substrings that end at the same set of places; `length` is
     that of its longest one, `link` the state of its longest suffix that ends at more places.
@@ -42,7 +46,9 @@ class SuffixAutomaton:
             previous = self.link[previous]
         self.link[state] = 0 if previous < 0 else self._split(previous, token)
         self._last = state
-        while state > 0:
+        for _ in range(_MOST_COUNTED):
+            if state <= 0:
+                break
             self.count[state] += 1
             state = self.link[state]
 

@@ -144,16 +144,6 @@ def test_two_draft_models_are_refused_under_residual_and_welcome_under_match() -
     check_draft("model:x", "residual")
 
 
-@pytest.mark.parametrize("draft", ["ngram,model:x", "model:x,suffix", "model:x,recycle"])
-def test_a_draft_model_drafts_alone_under_residual(draft: str) -> None:
-    """A retrieved child beside a drawn one competes for its row, but not where both are the same token: so whether a
-    draw stays would depend on its own value, and the text would not have the target's distribution.
-    """
-    check_draft(draft, "match")
-    with pytest.raises(ParameterError):
-        check_draft(draft, "residual")
-
-
 @pytest.mark.parametrize(("acceptance", "is_drawn"), [("match", False), ("residual", True)])
 def test_the_acceptance_rule_decides_whether_candidates_are_drawn(acceptance: str, is_drawn: bool) -> None:
     ((graph,),) = build("model:x", acceptance).propose([context([1], temperature=1.0)], [4])

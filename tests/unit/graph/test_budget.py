@@ -167,6 +167,22 @@ def test_sources_draws_and_estimates_travel_with_their_nodes() -> None:
     assert tree.graph is graph
 
 
+@pytest.mark.parametrize("shared", [True, False])
+@pytest.mark.parametrize("ranked_first", [True, False])
+def test_no_ranked_sibling_is_picked_before_a_drawn_one(shared: bool, ranked_first: bool) -> None:
+    """Otherwise the fate of a draw depends on whether it is the token that another drafter likes."""
+    prob = np.full(VOCAB, 0.25)
+    graph = TokenGraph([9], MergeRule())
+    draws = [(1, 0.5, Drawn(prob, 0)), (0 if shared else 2, 0.25, Drawn(prob, 1))]
+    ranked = [(0, 1.0, None)]
+    for token, acceptance, draw in [*ranked, *draws] if ranked_first else [*draws, *ranked]:
+        graph.add(0, token, "a", acceptance, draw)
+    for budget in (1, 2):
+        tree = pick(graph, budget)
+        assert [draw.order for draw in tree.draws if draw] == list(range(budget))
+    assert pick(graph, 3).num_drafts == (2 if shared else 3)
+
+
 def test_each_request_gets_its_own_window_and_the_graphs_are_only_read() -> None:
     graphs = [random_graph(seed, num_adds=15) for seed in range(3)]
     before = [[dict(edges) for edges in graph.children] for graph in graphs]
