@@ -29,7 +29,7 @@ def main() -> None:
     with console.DownloadBar() as bar:
         llm = dg.load(MODEL, progress=bar.update)
     with llm:
-        console.out.print(f"[bold]{llm.model.name}[/bold] answers; each word is coloured by who proposed it:\n")
+        console.out.print(f"[bold]{llm.name}[/bold] answers; each word is coloured by who proposed it:\n")
         console.out.print(console.legend(["ngram", "recycle", "suffix"]), "\n")
         stream = llm.stream(chat(QUESTION), max_tokens=MAX_TOKENS)
         for delta in stream:

@@ -103,7 +103,7 @@ def _medians(pairs: Sequence[Pair]) -> dict[str, Any]:
 def _machine(llm: LLM) -> dict[str, Any]:
     report = examine()
     return {
-        "model": llm.model.name,
+        "model": llm.name,
         "runner": type(llm.runner).__name__,
         "cpu": report.cpu,
         "cores": report.num_cores,

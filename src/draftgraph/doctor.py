@@ -65,7 +65,7 @@ class Report:
         models: model files in our cache; the Hub's own cache is not looked at.
         free_bytes: free disk space where the cache is, or will be.
         offline: whether downloads are refused.
-        runner: the runner that computes models.
+        runner: the runner that computes models, with the level of its kernels.
     """
 
     versions: dict[str, str | None]
@@ -96,22 +96,22 @@ def examine() -> Report:
     """Looks at this installation and this machine. Changes nothing."""
     versions = {"draftgraph": _version("draftgraph"), "python": platform.python_version()}
     versions |= {name: _version(name) for name in REQUIRED + OPTIONAL}
-    extension, features, problem = _extension()
+    native, problem = _extension()
     return Report(
         versions=versions,
         blas=_blas(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
         cpu=_cpu_model(),
-        cpu_features=tuple(_features_from_kernel() if features is None else features),
+        cpu_features=tuple(_features_from_kernel() if native is None else native.cpu_features()),
         num_cores=num_cores(),
         memory_bytes=_memory_bytes(),
-        extension=extension,
+        extension=None if native is None else native.compiler(),
         extension_problem=problem,
         cache_dir=cache_dir(),
         models=_cached_models(),
         free_bytes=_free_bytes(cache_dir()),
         offline=is_offline(),
-        runner="reference" if extension is None else "native",
+        runner="reference" if native is None else f"native ({native.kernel_levels()[0]})",
         missing=_missing(versions, problem),
     )
 
@@ -133,15 +133,14 @@ def _blas() -> str:
     return "unknown"
 
 
-def _extension() -> tuple[str | None, list[str] | None, str | None]:
-    """Returns the extension's compiler and its CPU features, or why there is none."""
+def _extension() -> tuple[Any, str | None]:
+    """Returns the extension and None, or None and why there is none."""
     try:
-        native = importlib.import_module("draftgraph._native")
+        return importlib.import_module("draftgraph._native"), None
     except ModuleNotFoundError:
-        return None, None, "it is not installed, most often because no C++ compiler was found at installation"
+        return None, "it is not installed, most often because no C++ compiler was found at installation"
     except ImportError as error:
-        return None, None, f"it is installed, but cannot be loaded: {error}"
-    return native.compiler(), native.cpu_features(), None
+        return None, f"it is installed, but cannot be loaded: {error}"
 
 
 def _cpuinfo() -> list[tuple[str, str]]:

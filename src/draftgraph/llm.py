@@ -24,7 +24,7 @@ from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.stats import RequestStats
 from draftgraph.errors import ClosedError, ParameterError, PromptError, VocabularyMismatchError
-from draftgraph.models.catalog import Progress, ignore_progress, resolve
+from draftgraph.models.catalog import CATALOG, Progress, ignore_progress, resolve
 from draftgraph.models.loader import Model, load_model
 from draftgraph.runner.base import Runner
 from draftgraph.runner.choose import open_runner
@@ -81,8 +81,9 @@ class Completion:
 class LLM:
     """A loaded model with its engine. One thread uses it at a time; close it, or use it as a context manager."""
 
-    def __init__(self, model: Model, runner: PagedRunner, engine: Engine, budget: int) -> None:
+    def __init__(self, model: Model, runner: PagedRunner, engine: Engine, budget: int, name: str = "") -> None:
         self.model = model
+        self.name = name or model.name
         self.runner = runner
         self.budget = budget
         self._engine: Engine | None = engine
@@ -226,7 +227,8 @@ def load(
         merge_length=draft_config.merge,
         prefill_chunk=engine_config.prefill_chunk,
     )
-    return LLM(target, runner, engine, draft_config.budget)
+    name = str(model) if str(model) in CATALOG else target.name
+    return LLM(target, runner, engine, draft_config.budget, name)
 
 
 def is_several(prompts: Any) -> bool:

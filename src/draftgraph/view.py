@@ -67,7 +67,7 @@ def _view(llm: LLM, verdict: Verdict, tokens: Sequence[int], step: int, budget: 
     for _, edge in edges:
         sources[edge.child] = tuple(dict.fromkeys((*sources.get(edge.child, ()), *edge.sources)))
     return StepView(
-        title=f"{llm.model.name}: one step of {len(verdict.tokens)} tokens",
+        title=f"{llm.name}: one step of {len(verdict.tokens)} tokens",
         prompt_tail="".join(map(label, tokens[-_TAIL_TOKENS:-1])),
         nodes=tuple(
             ViewNode(

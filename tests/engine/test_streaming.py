@@ -110,7 +110,8 @@ def words() -> LLM:
     """An LLM whose tokens are bytes, whatever the model is."""
     tokenizer = SimpleNamespace(encode_prompt=lambda text: list(text.encode()))
     runner, drafter = TableRunner(hashed_logits(256), 256), ScriptDrafter(lambda context: chain([1, 2]))
-    return LLM(SimpleNamespace(tokenizer=tokenizer), runner, make_engine(runner, drafter), 4)  # type: ignore[arg-type]
+    model = SimpleNamespace(tokenizer=tokenizer, name="words")
+    return LLM(model, runner, make_engine(runner, drafter), 4)  # type: ignore[arg-type]
 
 
 def test_a_stream_says_what_generate_says() -> None:
