@@ -37,9 +37,12 @@ std::vector<float> copy(const Floats& a) { return std::vector<float>(a.data(), a
 
 struct Layer {
     Layer(const Tensor& q, const Tensor& k, const Tensor& v, const Tensor& o, const Tensor& gate, const Tensor& up, const Tensor& down,
-          Floats attn_norm, Floats ffn_norm, Floats q_bias, Floats k_bias, Floats v_bias) {
+          Floats attn_norm, Floats ffn_norm, Floats q_bias, Floats k_bias, Floats v_bias, Floats q_norm, Floats k_norm,
+          Floats post_attn_norm, Floats post_ffn_norm, int64_t window, bool local_rope) {
         views = {q.view, k.view, v.view, o.view, gate.view, up.view, down.view,
-                 copy(attn_norm), copy(ffn_norm), copy(q_bias), copy(k_bias), copy(v_bias)};
+                 {copy(attn_norm), copy(ffn_norm), copy(q_bias), copy(k_bias), copy(v_bias), copy(q_norm), copy(k_norm),
+                  copy(post_attn_norm), copy(post_ffn_norm)},
+                 window, local_rope};
     }
     LayerViews views;
 };
@@ -49,12 +52,13 @@ void require(bool holds, const char* what) {
 }
 
 void make_decoder(Decoder* self, const Shape& shape, const Tensor& embedding, const Tensor& head, const std::vector<const Layer*>& layers,
-                  Floats final_norm, Floats cos, Floats sin, int threads, const std::string& level) {
+                  Floats final_norm, Floats cos, Floats sin, Floats local_cos, Floats local_sin, int threads, const std::string& level) {
     std::vector<LayerViews> views;
     for (const Layer* layer : layers) views.push_back(layer->views);
-    std::vector<float> norm = copy(final_norm), c = copy(cos), s = copy(sin);
+    std::vector<float> norm = copy(final_norm);
+    RopeTable rope{copy(cos), copy(sin)}, local{copy(local_cos), copy(local_sin)};
     nb::gil_scoped_release release;
-    new (self) Decoder(shape, embedding.view, head.view, views, std::move(norm), std::move(c), std::move(s), threads, level);
+    new (self) Decoder(shape, embedding.view, head.view, views, std::move(norm), std::move(rope), std::move(local), threads, level);
 }
 
 void forward(Decoder& self, Ints tokens, Ints positions, Ints offsets, Ints cells, Mask wanted, Matrix2 logits) {
@@ -90,9 +94,10 @@ void multiply(Linear& self, Array<const float, nb::ndim<2>> x, Matrix2 out) {
 }
 
 Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
-                 int64_t vocab, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved, float norm_eps) {
+                 int64_t vocab, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved, bool gelu,
+                 float norm_eps, float embedding_scale, float score_scale) {
     return {num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab, num_cells, num_positions, rope_dim,
-            rope_interleaved, norm_eps};
+            rope_interleaved, gelu, norm_eps, embedding_scale, score_scale};
 }
 
 }  // namespace
@@ -106,12 +111,14 @@ NB_MODULE(_native, m) {
     nb::class_<Tensor>(m, "Tensor").def(nb::init<uint32_t, int64_t, int64_t, Bytes>(), "type"_a, "outputs"_a, "inputs"_a, "data"_a.noconvert());
     nb::class_<Layer>(m, "Layer").def(
         nb::init<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, Floats, Floats, Floats,
-                 Floats, Floats>(),
+                 Floats, Floats, Floats, Floats, Floats, Floats, int64_t, bool>(),
         nb::kw_only(), "q"_a, "k"_a, "v"_a, "o"_a, "gate"_a, "up"_a, "down"_a, "attn_norm"_a.noconvert(), "ffn_norm"_a.noconvert(),
-        "q_bias"_a.noconvert(), "k_bias"_a.noconvert(), "v_bias"_a.noconvert());
+        "q_bias"_a.noconvert(), "k_bias"_a.noconvert(), "v_bias"_a.noconvert(), "q_norm"_a.noconvert(), "k_norm"_a.noconvert(),
+        "post_attn_norm"_a.noconvert(), "post_ffn_norm"_a.noconvert(), "window"_a, "local_rope"_a);
     nb::class_<Shape>(m, "Shape").def(
         nb::new_(&make_shape), nb::kw_only(), "num_layers"_a, "hidden"_a, "intermediate"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a,
-        "vocab"_a, "num_cells"_a, "num_positions"_a, "rope_dim"_a, "rope_interleaved"_a, "norm_eps"_a);
+        "vocab"_a, "num_cells"_a, "num_positions"_a, "rope_dim"_a, "rope_interleaved"_a, "gelu"_a, "norm_eps"_a,
+        "embedding_scale"_a, "score_scale"_a);
     nb::class_<Linear>(m, "Linear")
         .def("__init__", [](Linear* self, const Tensor& tensor, int threads, const std::string& level) {
             new (self) Linear(tensor.view, threads, level);
@@ -119,7 +126,7 @@ NB_MODULE(_native, m) {
         .def("multiply", &multiply, "x"_a.noconvert(), "out"_a.noconvert());
     nb::class_<Decoder>(m, "Decoder")
         .def("__init__", &make_decoder, nb::kw_only(), "shape"_a, "embedding"_a, "head"_a, "layers"_a, "final_norm"_a.noconvert(),
-             "cos"_a.noconvert(), "sin"_a.noconvert(), "threads"_a, "level"_a, nb::keep_alive<1, 3>())
+             "cos"_a.noconvert(), "sin"_a.noconvert(), "local_cos"_a.noconvert(), "local_sin"_a.noconvert(), "threads"_a, "level"_a, nb::keep_alive<1, 3>())
         .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "offsets"_a.noconvert(), "cells"_a.noconvert(),
              "wanted"_a.noconvert(), "logits"_a.noconvert())
         .def("move_cells", &move_cells, "source"_a.noconvert(), "target"_a.noconvert())

@@ -26,10 +26,9 @@ struct Decoder::Call {
 };
 
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
-                 std::vector<float> final_norm, std::vector<float> cos, std::vector<float> sin, int threads,
-                 const std::string& level)
+                 std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level)
     : shape_(shape), k_(kernels(level)), team_(threads), embedding_(embedding), final_norm_(std::move(final_norm)),
-      cos_(std::move(cos)), sin_(std::move(sin)) {
+      rope_(std::move(rope)), local_rope_(std::move(local_rope)) {
     const Shape& s = shape_;
     const int64_t q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;
     check(s.head_dim > 0 && s.head_dim % 16 == 0, "a head size that is not a multiple of 16");
@@ -39,7 +38,10 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
     check(embedding.bytes == static_cast<size_t>(embedding.outputs) * static_cast<size_t>(s.hidden / type_info(embedding.type).block) *
                                  type_info(embedding.type).block_bytes, "an embedding with another number of bytes");
     check(static_cast<int64_t>(final_norm_.size()) == s.hidden, "a final norm of another size");
-    check(static_cast<int64_t>(cos_.size()) == s.num_positions * s.rope_dim / 2 && cos_.size() == sin_.size(), "rotary tables of another size");
+    const auto is_table = [&](const RopeTable& t) {
+        return static_cast<int64_t>(t.cos.size()) == s.num_positions * s.rope_dim / 2 && t.cos.size() == t.sin.size();
+    };
+    check(is_table(rope_), "rotary tables of another size");
 
     struct Job { Matrix* matrix; const uint8_t* data; };
     std::vector<Job> jobs;
@@ -59,14 +61,22 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
         add(l.gate, v.gate, s.intermediate, s.hidden);
         add(l.up, v.up, s.intermediate, s.hidden);
         add(l.down, v.down, s.hidden, s.intermediate);
-        l.attn_norm = v.attn_norm;
-        l.ffn_norm = v.ffn_norm;
-        l.q_bias = v.q_bias;
-        l.k_bias = v.k_bias;
-        l.v_bias = v.v_bias;
-        check(static_cast<int64_t>(l.attn_norm.size()) == s.hidden && static_cast<int64_t>(l.ffn_norm.size()) == s.hidden, "a norm of another size");
-        check(l.q_bias.empty() || static_cast<int64_t>(l.q_bias.size()) == q_size, "a bias of another size");
-        check(l.k_bias.size() == l.v_bias.size() && (l.k_bias.empty() || static_cast<int64_t>(l.k_bias.size()) == kv_size), "a bias of another size");
+        l.vectors = v.vectors;
+        l.window = v.window;
+        l.local_rope = v.local_rope;
+        check(!l.local_rope || is_table(local_rope_), "rotary tables of another size");
+        const auto sized = [](const std::vector<float>& x, int64_t n, bool required) {
+            check((x.empty() && !required) || static_cast<int64_t>(x.size()) == n, "a norm or a bias of another size");
+        };
+        sized(l.vectors.attn_norm, s.hidden, true);
+        sized(l.vectors.ffn_norm, s.hidden, true);
+        sized(l.vectors.q_bias, q_size, false);
+        sized(l.vectors.k_bias, kv_size, false);
+        sized(l.vectors.v_bias, kv_size, false);
+        sized(l.vectors.q_norm, s.head_dim, false);
+        sized(l.vectors.k_norm, s.head_dim, false);
+        sized(l.vectors.post_attn_norm, s.hidden, false);
+        sized(l.vectors.post_ffn_norm, s.hidden, false);
     }
     add(head_, head, s.vocab, s.hidden);
     for (const Job& job : jobs)
@@ -158,46 +168,77 @@ void Decoder::norm_rows(Call& c, const float* x, const float* weight, int index)
     team_.sync();
 }
 
-// Biases, rotation, the cache, and attention of this thread's (row, key head) pairs.
+// Biases, norms and rotation of one row's queries and keys, in place.
+void Decoder::rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* k) const {
+    const Shape& s = shape_;
+    const int64_t d = s.head_dim, half = s.rope_dim / 2;
+    const RopeTable& table = l.local_rope ? local_rope_ : rope_;
+    const float* cos = table.cos.data() + c.positions[row] * half;
+    const float* sin = table.sin.data() + c.positions[row] * half;
+    for (size_t i = 0; i < l.vectors.q_bias.size(); ++i) q[i] += l.vectors.q_bias[i];
+    for (size_t i = 0; i < l.vectors.k_bias.size(); ++i) k[i] += l.vectors.k_bias[i];
+    for (int64_t h = 0; h < s.num_heads + s.num_kv_heads; ++h) {
+        const bool is_query = h < s.num_heads;
+        float* head = is_query ? q + h * d : k + (h - s.num_heads) * d;
+        const std::vector<float>& norm = is_query ? l.vectors.q_norm : l.vectors.k_norm;
+        if (!norm.empty()) k_.rms_norm(head, norm.data(), s.norm_eps, d, head);
+        for (int64_t i = 0; i < half; ++i) {
+            float& a = head[s.rope_interleaved ? 2 * i : i];
+            float& b = head[s.rope_interleaved ? 2 * i + 1 : i + half];
+            const float first = a, second = b;
+            a = first * cos[i] - second * sin[i];
+            b = second * cos[i] + first * sin[i];
+        }
+    }
+}
+
+// Rotation, the cache, and attention of this thread's (row, key head) pairs. Ends with a barrier.
 void Decoder::attention(Call& c, int64_t layer, int index) {
     const Shape& s = shape_;
     const Layer& l = layers_[static_cast<size_t>(layer)];
     const int64_t d = s.head_dim, q_pad = padded(s.num_heads * d), kv_pad = padded(s.num_kv_heads * d);
-    const int64_t stride = q_pad + 2 * kv_pad, cell_size = s.num_kv_heads * d, half = s.rope_dim / 2;
+    const int64_t stride = q_pad + 2 * kv_pad, cell_size = s.num_kv_heads * d;
     const Share rows(c.rows, index, team_.size());
     for (int64_t r = rows.begin; r < rows.end; ++r) {
         float* q = qkv_.data() + r * stride;
         float* k = q + q_pad;
         float* v = k + kv_pad;
-        for (size_t i = 0; i < l.q_bias.size(); ++i) q[i] += l.q_bias[i];
-        for (size_t i = 0; i < l.k_bias.size(); ++i) k[i] += l.k_bias[i];
-        for (size_t i = 0; i < l.v_bias.size(); ++i) v[i] += l.v_bias[i];
-        const float* cos = cos_.data() + c.positions[r] * half;
-        const float* sin = sin_.data() + c.positions[r] * half;
-        for (int64_t h = 0; h < s.num_heads + s.num_kv_heads; ++h) {
-            float* head = h < s.num_heads ? q + h * d : k + (h - s.num_heads) * d;
-            for (int64_t i = 0; i < half; ++i) {
-                float& a = head[s.rope_interleaved ? 2 * i : i];
-                float& b = head[s.rope_interleaved ? 2 * i + 1 : i + half];
-                const float first = a, second = b;
-                a = first * cos[i] - second * sin[i];
-                b = second * cos[i] + first * sin[i];
-            }
-        }
+        rotate_row(c, l, r, q, k);
+        for (size_t i = 0; i < l.vectors.v_bias.size(); ++i) v[i] += l.vectors.v_bias[i];
         const int64_t own = c.cells[c.offsets[r + 1] - 1];
         k_.to_half(k, cell_size, cell_keys(layer) + own * cell_size);
         k_.to_half(v, cell_size, cell_values(layer) + own * cell_size);
     }
     team_.sync();
     const int64_t group = s.num_heads / s.num_kv_heads;
-    const float scale = 1.0f / __builtin_sqrtf(static_cast<float>(d));
     float* scores = scores_.data() + static_cast<size_t>(index) * (scores_.size() / static_cast<size_t>(team_.size()));
     const Share pairs(c.rows * s.num_kv_heads, index, team_.size());
     for (int64_t i = pairs.begin; i < pairs.end; ++i) {
-        const int64_t r = i / s.num_kv_heads, h = i % s.num_kv_heads;
+        const int64_t r = i / s.num_kv_heads, h = i % s.num_kv_heads, end = c.offsets[r + 1];
+        const int64_t all = end - c.offsets[r], seen = l.window > 0 && l.window < all ? l.window : all;
         k_.attend(qkv_.data() + r * stride + h * group * d, group, cell_keys(layer) + h * d, cell_values(layer) + h * d,
-                  c.cells + c.offsets[r], c.offsets[r + 1] - c.offsets[r], cell_size, d, scale, scores,
+                  c.cells + (end - seen), seen, cell_size, d, s.score_scale, scores,
                   attended_.data() + r * s.num_heads * d + h * group * d);
+    }
+    team_.sync();
+}
+
+// Adds normed_, what multiply wrote for `m`, to the residual stream, normalised first if there is a norm. Ends with a barrier.
+void Decoder::add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm, int index) {
+    const int64_t stride = padded(shape_.hidden);
+    Share tiles(m.tiles(), index, team_.size()), rows(c.rows, 0, 1);
+    int64_t begin = tiles.begin * kTile, end = tiles.end * kTile < shape_.hidden ? tiles.end * kTile : shape_.hidden;
+    if (!post_norm.empty()) {  // a norm needs whole rows, so they are shared out instead
+        team_.sync();
+        rows = Share(c.rows, index, team_.size());
+        begin = 0;
+        end = shape_.hidden;
+    }
+    for (int64_t r = rows.begin; r < rows.end; ++r) {
+        float* delta = normed_.data() + r * stride;
+        float* x = x_.data() + r * stride;
+        if (!post_norm.empty()) k_.rms_norm(delta, post_norm.data(), shape_.norm_eps, shape_.hidden, delta);
+        for (int64_t i = begin; i < end; ++i) x[i] += delta[i];
     }
     team_.sync();
 }
@@ -207,15 +248,7 @@ void Decoder::layer_pass(Call& c, int64_t layer, int index) {
     const Layer& l = layers_[static_cast<size_t>(layer)];
     const int64_t q_pad = padded(s.num_heads * s.head_dim), kv_pad = padded(s.num_kv_heads * s.head_dim);
     const int64_t qkv_stride = q_pad + 2 * kv_pad, stride = padded(s.hidden), ffn = padded(s.intermediate);
-    // Adds what this thread computed of `delta` [rows][stride] to the residual stream.
-    const auto add = [&](const Matrix& m) {
-        const Share share(m.tiles(), index, team_.size());
-        const int64_t end = share.end * kTile < s.hidden ? share.end * kTile : s.hidden;
-        for (int64_t r = 0; r < c.rows; ++r)
-            for (int64_t i = share.begin * kTile; i < end; ++i) x_[static_cast<size_t>(r * stride + i)] += normed_[static_cast<size_t>(r * stride + i)];
-        team_.sync();
-    };
-    norm_rows(c, x_.data(), l.attn_norm.data(), index);
+    norm_rows(c, x_.data(), l.vectors.attn_norm.data(), index);
     quantize(c, normed_.data(), s.hidden, {&l.q, &l.k, &l.v}, index);
     multiply(c, l.q, qkv_.data(), qkv_stride, index);
     multiply(c, l.k, qkv_.data() + q_pad, qkv_stride, index);
@@ -224,26 +257,25 @@ void Decoder::layer_pass(Call& c, int64_t layer, int index) {
     attention(c, layer, index);
     quantize(c, attended_.data(), s.num_heads * s.head_dim, {&l.o}, index);
     multiply(c, l.o, normed_.data(), stride, index);
-    add(l.o);
-    norm_rows(c, x_.data(), l.ffn_norm.data(), index);
+    add_rows(c, l.o, l.vectors.post_attn_norm, index);
+    norm_rows(c, x_.data(), l.vectors.ffn_norm.data(), index);
     quantize(c, normed_.data(), s.hidden, {&l.gate, &l.up}, index);
-    multiply(c, l.gate, ffn_.data(), ffn, index);
     float* up = ffn_.data() + c.rows * ffn;
+    multiply(c, l.gate, ffn_.data(), ffn, index);
     multiply(c, l.up, up, ffn, index);
-    {
-        const Share share(l.gate.tiles(), index, team_.size());
-        const int64_t end = share.end * kTile < s.intermediate ? share.end * kTile : s.intermediate;
-        for (int64_t r = 0; r < c.rows; ++r)
-            k_.swiglu(ffn_.data() + r * ffn + share.begin * kTile, up + r * ffn + share.begin * kTile, end - share.begin * kTile);
-    }
+    const Share tiles(l.gate.tiles(), index, team_.size());
+    const int64_t begin = tiles.begin * kTile, end = tiles.end * kTile < s.intermediate ? tiles.end * kTile : s.intermediate;
+    const auto activate = s.gelu ? k_.geglu : k_.swiglu;
+    for (int64_t r = 0; r < c.rows; ++r) activate(ffn_.data() + r * ffn + begin, up + r * ffn + begin, end - begin);
     team_.sync();
-    if (ffn != s.intermediate && index == 0)  // rows lie close together for the next product
-        for (int64_t r = 1; r < c.rows; ++r)
+    if (ffn != s.intermediate) {  // rows lie close together for the next product
+        for (int64_t r = 1; index == 0 && r < c.rows; ++r)
             std::memmove(ffn_.data() + r * s.intermediate, ffn_.data() + r * ffn, sizeof(float) * static_cast<size_t>(s.intermediate));
-    if (ffn != s.intermediate) team_.sync();
+        team_.sync();
+    }
     quantize(c, ffn_.data(), s.intermediate, {&l.down}, index);
     multiply(c, l.down, normed_.data(), stride, index);
-    add(l.down);
+    add_rows(c, l.down, l.vectors.post_ffn_norm, index);
 }
 
 void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positions, const int32_t* offsets, const int32_t* cells,
@@ -264,8 +296,11 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
     const size_t row_bytes = embedding_.bytes / static_cast<size_t>(embedding_.outputs);
     team_.run([&](int index) {
         const Share mine(rows, index, team_.size());
-        for (int64_t r = mine.begin; r < mine.end; ++r)
-            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(tokens[r]) * row_bytes, s.hidden, x_.data() + r * stride);
+        for (int64_t r = mine.begin; r < mine.end; ++r) {
+            float* x = x_.data() + r * stride;
+            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(tokens[r]) * row_bytes, s.hidden, x);
+            for (int64_t i = 0; s.embedding_scale != 1 && i < s.hidden; ++i) x[i] *= s.embedding_scale;
+        }
         team_.sync();
         for (int64_t layer = 0; layer < s.num_layers; ++layer) layer_pass(c, layer, index);
         if (c.wanted.empty()) return;

@@ -25,7 +25,10 @@ struct Shape {
     int64_t num_positions = 0;
     int64_t rope_dim = 0;
     bool rope_interleaved = false;
+    bool gelu = false;        // the gate's activation: GELU in its tanh approximation, else SiLU
     float norm_eps = 0;
+    float embedding_scale = 1;
+    float score_scale = 1;
 };
 
 // A tensor of the file; `data` stays valid as long as the decoder lives for the embedding, during loading for the others.
@@ -37,16 +40,31 @@ struct TensorView {
     size_t bytes = 0;
 };
 
+// The small vectors of a layer; all but the first two may be empty.
+struct LayerVectors {
+    std::vector<float> attn_norm, ffn_norm;            // [hidden]
+    std::vector<float> q_bias, k_bias, v_bias;         // one per output
+    std::vector<float> q_norm, k_norm;                 // [head_dim], before the rotation
+    std::vector<float> post_attn_norm, post_ffn_norm;  // [hidden], before the addition
+};
+
 struct LayerViews {
     TensorView q, k, v, o, gate, up, down;
-    std::vector<float> attn_norm, ffn_norm, q_bias, k_bias, v_bias;  // biases may be empty
+    LayerVectors vectors;
+    int64_t window = 0;      // how many of the latest cells a row sees; 0 is all
+    bool local_rope = false; // rotate by the second pair of tables
+};
+
+// Cosines and sines of the rotary angles, [num_positions][rope_dim / 2] each.
+struct RopeTable {
+    std::vector<float> cos, sin;
 };
 
 class Decoder {
 public:
     // Packs the weights with all threads. Throws BadMatrix if shapes and data disagree.
     Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
-            std::vector<float> final_norm, std::vector<float> cos, std::vector<float> sin, int threads, const std::string& level);
+            std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level);
 
     const Shape& shape() const { return shape_; }
     const char* level() const { return k_.name; }
@@ -66,7 +84,9 @@ public:
 private:
     struct Layer {
         Matrix q, k, v, o, gate, up, down;
-        std::vector<float> attn_norm, ffn_norm, q_bias, k_bias, v_bias;
+        LayerVectors vectors;
+        int64_t window;
+        bool local_rope;
     };
     struct Input {  // one activation in every form a matrix may ask for
         std::vector<int8_t> q;
@@ -83,6 +103,8 @@ private:
     void attention(Call& c, int64_t layer, int index);
     void layer_pass(Call& c, int64_t layer, int index);
     void norm_rows(Call& c, const float* x, const float* weight, int index);
+    void add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm, int index);
+    void rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* k) const;
     uint16_t* cell_keys(int64_t layer) { return keys_[static_cast<size_t>(layer)].get(); }
     uint16_t* cell_values(int64_t layer) { return values_[static_cast<size_t>(layer)].get(); }
 
@@ -92,7 +114,8 @@ private:
     TensorView embedding_;
     std::vector<Layer> layers_;
     Matrix head_;
-    std::vector<float> final_norm_, cos_, sin_;
+    std::vector<float> final_norm_;
+    RopeTable rope_, local_rope_;
     std::vector<std::unique_ptr<uint16_t[]>> keys_, values_;  // per layer [cells][kv_heads][head_dim]
     std::vector<float> x_, normed_, qkv_, attended_, ffn_, scores_;
     Input in32_, in256_, in1_;

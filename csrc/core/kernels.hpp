@@ -26,6 +26,9 @@ struct Kernels {
     // gate = silu(gate) · up, in place.
     void (*swiglu)(float* gate, const float* up, int64_t n);
 
+    // gate = gelu(gate) · up, in place, GELU in its tanh approximation.
+    void (*geglu)(float* gate, const float* up, int64_t n);
+
     void (*to_half)(const float* x, int64_t n, uint16_t* out);
 
     // One key head's queries of one row over its own keys: out[g][d] for g of `group` queries.

@@ -11,17 +11,17 @@ namespace draftgraph {
 namespace {
 
 constexpr TypeInfo kTypes[] = {
-    {Type::F32, 1, 4, 4 * kTile},
-    {Type::F16, 1, 2, 2 * kTile},
-    {Type::BF16, 1, 2, 2 * kTile},
-    {Type::Q4_0, 32, 18, 32 + 4 * 64},
-    {Type::Q4_1, 32, 20, 64 + 4 * 64},
-    {Type::Q5_0, 32, 22, 32 + 5 * 64},
-    {Type::Q5_1, 32, 24, 64 + 5 * 64},
-    {Type::Q8_0, 32, 34, 32 + 8 * 64},
-    {Type::Q4_K, 256, 144, 64 + 8 * 16 + 4 * 32 + 8 * 4 * 64},
-    {Type::Q5_K, 256, 176, 64 + 8 * 16 + 4 * 32 + 8 * 5 * 64},
-    {Type::Q6_K, 256, 210, 32 + 16 * 16 + 8 * 6 * 64},
+    {Type::F32, 1, 4, 0, 4 * kTile},
+    {Type::F16, 1, 2, 0, 2 * kTile},
+    {Type::BF16, 1, 2, 0, 2 * kTile},
+    {Type::Q4_0, 32, 18, 32, 4 * 64},
+    {Type::Q4_1, 32, 20, 64, 4 * 64},
+    {Type::Q5_0, 32, 22, 32, 5 * 64},
+    {Type::Q5_1, 32, 24, 64, 5 * 64},
+    {Type::Q8_0, 32, 34, 32, 8 * 64},
+    {Type::Q4_K, 256, 144, 64, 8 * 16 + 4 * 32 + 8 * 4 * 64},
+    {Type::Q5_K, 256, 176, 64, 8 * 16 + 4 * 32 + 8 * 5 * 64},
+    {Type::Q6_K, 256, 210, 32, 16 * 16 + 8 * 6 * 64},
 };
 
 constexpr size_t kHugePage = size_t{1} << 21;
@@ -141,28 +141,28 @@ void put_high2(uint8_t* plane, int o, const uint8_t* q) {
     }
 }
 
-void pack_block(Type type, const uint8_t* block, int o, uint8_t* out) {
+void pack_block(Type type, const uint8_t* block, int o, uint8_t* head, uint8_t* out) {
     if (type == Type::F32) { std::memcpy(out + 4 * o, block, 4); return; }
     if (type == Type::F16 || type == Type::BF16) { std::memcpy(out + 2 * o, block, 2); return; }
     Unpacked u;
     unpack(type, block, u);
-    store16(out + 2 * o, u.d);
+    store16(head + 2 * o, u.d);
     switch (type) {
-        case Type::Q4_0: put_low(out + 32, o, u.q); return;
-        case Type::Q5_0: put_low(out + 32, o, u.q); put_fifth(out + 32 + 256, o, u.q); return;
-        case Type::Q4_1: store16(out + 32 + 2 * o, u.m); put_low(out + 64, o, u.q); return;
+        case Type::Q4_0: put_low(out, o, u.q); return;
+        case Type::Q5_0: put_low(out, o, u.q); put_fifth(out + 256, o, u.q); return;
+        case Type::Q4_1: store16(head + 32 + 2 * o, u.m); put_low(out, o, u.q); return;
         case Type::Q5_1:
-            store16(out + 32 + 2 * o, u.m);
-            put_low(out + 64, o, u.q);
-            put_fifth(out + 64 + 256, o, u.q);
+            store16(head + 32 + 2 * o, u.m);
+            put_low(out, o, u.q);
+            put_fifth(out + 256, o, u.q);
             return;
         case Type::Q8_0:
-            for (int i = 0; i < 32; ++i) out[32 + (i / 4) * 64 + o * 4 + i % 4] = u.q[i];
+            for (int i = 0; i < 32; ++i) out[(i / 4) * 64 + o * 4 + i % 4] = u.q[i];
             return;
         case Type::Q4_K:
         case Type::Q5_K: {
-            store16(out + 32 + 2 * o, u.m);
-            uint8_t* scales = out + 64;
+            store16(head + 32 + 2 * o, u.m);
+            uint8_t* scales = out;
             uint8_t* mins = scales + 128;
             uint8_t* q = mins + 128;
             const int step = type == Type::Q5_K ? 5 * 64 : 4 * 64;
@@ -175,10 +175,10 @@ void pack_block(Type type, const uint8_t* block, int o, uint8_t* out) {
             return;
         }
         case Type::Q6_K:
-            for (int j = 0; j < 16; ++j) out[32 + j * 16 + o] = static_cast<uint8_t>(u.scale[j]);
+            for (int j = 0; j < 16; ++j) out[j * 16 + o] = static_cast<uint8_t>(u.scale[j]);
             for (int j = 0; j < 8; ++j) {
-                put_low(out + 288 + j * 384, o, u.q + 32 * j);
-                put_high2(out + 288 + j * 384 + 256, o, u.q + 32 * j);
+                put_low(out + 256 + j * 384, o, u.q + 32 * j);
+                put_high2(out + 256 + j * 384 + 256, o, u.q + 32 * j);
             }
             return;
         default: return;
@@ -206,9 +206,14 @@ Buffer::Buffer(size_t bytes) : size_(bytes) {
 
 void Buffer::Free::operator()(uint8_t* p) const { std::free(p); }
 
+size_t Matrix::heads_bytes() const {
+    const TypeInfo& info = type_info(type);
+    return (static_cast<size_t>(inputs / info.block) * info.head_bytes + 63) / 64 * 64;
+}
+
 size_t Matrix::tile_bytes() const {
     const TypeInfo& info = type_info(type);
-    return static_cast<size_t>(inputs / info.block) * info.tile_bytes;
+    return heads_bytes() + (static_cast<size_t>(inputs / info.block) * info.body_bytes + 63) / 64 * 64;
 }
 
 Matrix make_matrix(Type type, int64_t outputs, int64_t inputs, size_t bytes_given) {
@@ -217,7 +222,7 @@ Matrix make_matrix(Type type, int64_t outputs, int64_t inputs, size_t bytes_give
     if (outputs <= 0 || inputs <= 0 || outputs > kMost || inputs > kMost || inputs % info.block != 0)
         throw BadMatrix("a matrix of " + std::to_string(outputs) + " by " + std::to_string(inputs) + " does not fit its type");
     const size_t blocks = static_cast<size_t>(inputs / info.block);
-    if (blocks > SIZE_MAX / info.tile_bytes / (static_cast<size_t>(outputs) + kTile) ||
+    if (blocks > SIZE_MAX / 8192 / (static_cast<size_t>(outputs) + kTile) ||
         blocks * info.block_bytes * static_cast<size_t>(outputs) != bytes_given)
         throw BadMatrix("a matrix of " + std::to_string(outputs) + " by " + std::to_string(inputs) + " with " +
                         std::to_string(bytes_given) + " bytes of data");
@@ -240,7 +245,8 @@ void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end)
             const uint8_t* row = rows + static_cast<size_t>(t * kTile + o) * row_bytes;
             for (int64_t b = 0; b < blocks; ++b)
                 pack_block(matrix.type, row + static_cast<size_t>(b) * info.block_bytes, o,
-                           tile + static_cast<size_t>(b) * info.tile_bytes);
+                           tile + static_cast<size_t>(b) * info.head_bytes,
+                           tile + matrix.heads_bytes() + static_cast<size_t>(b) * info.body_bytes);
         }
     }
 }

@@ -25,7 +25,8 @@ struct TypeInfo {
     Type type;
     int block;              // inputs per block of the file: 1, 32 or 256
     size_t block_bytes;     // bytes of one block in the file
-    size_t tile_bytes;      // bytes of one block of 16 outputs in a tile
+    size_t head_bytes;      // of 16 outputs in a tile: the scales of a block, half-precision,
+    size_t body_bytes;      // and the rest of it, whole cache lines
 };
 
 // Throws BadMatrix for a type that is not supported.
@@ -47,8 +48,8 @@ private:
     size_t size_ = 0;
 };
 
-// outputs × inputs weights in tiles. Tile t holds outputs [16 t, 16 t + 16), block by block along the inputs; outputs beyond
-// the last are zero.
+// outputs × inputs weights in tiles. Tile t holds outputs [16 t, 16 t + 16): first the heads of all blocks along the inputs, up
+// to a whole cache line, then their bodies. Outputs beyond the last are zero.
 struct Matrix {
     Type type = Type::F32;
     int64_t outputs = 0;
@@ -56,6 +57,7 @@ struct Matrix {
     Buffer data;
 
     int64_t tiles() const { return (outputs + kTile - 1) / kTile; }
+    size_t heads_bytes() const;  // of a tile, up to a whole cache line
     size_t tile_bytes() const;
     const uint8_t* tile(int64_t t) const { return data.data() + static_cast<size_t>(t) * tile_bytes(); }
 };

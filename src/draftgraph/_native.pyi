@@ -25,7 +25,7 @@ class Tensor:
     def __init__(self, type: int, outputs: int, inputs: int, data: Bytes) -> None: ...
 
 class Layer:
-    """One layer's tensors, norms and biases; a bias may be empty."""
+    """One layer's tensors, norms and biases; all but `attn_norm` and `ffn_norm` may be empty."""
 
     def __init__(
         self,
@@ -42,6 +42,12 @@ class Layer:
         q_bias: Floats,
         k_bias: Floats,
         v_bias: Floats,
+        q_norm: Floats,
+        k_norm: Floats,
+        post_attn_norm: Floats,
+        post_ffn_norm: Floats,
+        window: int,
+        local_rope: bool,
     ) -> None: ...
 
 class Shape:
@@ -61,7 +67,10 @@ class Shape:
         num_positions: int,
         rope_dim: int,
         rope_interleaved: bool,
+        gelu: bool,
         norm_eps: float,
+        embedding_scale: float,
+        score_scale: float,
     ) -> None: ...
 
 class Linear:
@@ -84,6 +93,8 @@ class Decoder:
         final_norm: Floats,
         cos: Floats,
         sin: Floats,
+        local_cos: Floats,
+        local_sin: Floats,
         threads: int,
         level: str,
     ) -> None: ...

@@ -39,7 +39,6 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     )
 )
 HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}
-SAME_UNIT = {"draw_layout": "draw"}  # files that are one unit with another
 
 # Beyond the layers: all that these modules may import of ours, by longest prefix.
 ONLY: Mapping[str, frozenset[str]] = {
@@ -67,8 +66,7 @@ SOURCES = {module_name(path): path.read_text(encoding="utf-8") for path in sorte
 
 
 def unit_of(module: str) -> str:
-    unit = module.split(".")[0]
-    return SAME_UNIT.get(unit, unit)
+    return module.split(".")[0]
 
 
 def imports_of(source: str, modules: Mapping[str, str]) -> Iterator[str]:
@@ -174,7 +172,7 @@ PLANTED = {
     "verify.accept": "",
     "engine.engine": "",
     "draw": "",
-    "draw_layout": "",
+    "draw.layout": "",
     "llm": "",
     "__init__": "",
     "cli": "",
@@ -215,7 +213,7 @@ def test_a_planted_import_is_caught(module: str, line: str) -> None:
     [
         ("draft.model", "from draftgraph.runner.base import Runner"),
         ("draft.table", "from draftgraph.config import DraftConfig\nfrom draftgraph.draft import model"),
-        ("draw", "from draftgraph.draw_layout import place"),
+        ("draw", "from draftgraph.draw.layout import place"),
         ("cli", "from draftgraph import LLM, llm\nimport draftgraph.draw"),
         ("graph.budget", "import heapq\nfrom draftgraph.types import TokenTree"),
     ],

@@ -28,7 +28,7 @@ from draftgraph.draw import (
     sources_of,
     visible,
 )
-from draftgraph.draw_layout import PILL_HEIGHT, Pill, Point
+from draftgraph.draw.layout import PILL_HEIGHT, Pill, Point
 from draftgraph.errors import ParameterError
 
 SVG = "{http://www.w3.org/2000/svg}"

@@ -43,6 +43,14 @@ class ModelConfig:
         rope_dim: how many leading dimensions of a head are rotated.
         rope_factors: [rope_dim / 2] divisors of the frequencies (scaled RoPE), or None.
         qkv_bias: whether the query, key and value projections have biases.
+        qk_norm: whether each head's query and key are normalised (RMS, over the head) before rotation.
+        post_norms: whether the outputs of attention and feed-forward are normalised before they are added.
+        activation: of the gate: "silu", or "gelu" in its tanh approximation.
+        embedding_scale: factor of the embedding.
+        attention_scale: factor of the attention scores, 0 for 1 / sqrt(head_dim).
+        windows: [num_layers] how many of the latest positions, its own included, a row of the layer sees; 0 is all.
+            () is all in every layer.
+        local_rope_base: base of the rotary frequencies in layers with a window, unscaled; 0 for those of the others.
     """
 
     family: str
@@ -60,6 +68,22 @@ class ModelConfig:
     rope_dim: int
     rope_factors: FloatArray | None
     qkv_bias: bool
+    qk_norm: bool = False
+    post_norms: bool = False
+    activation: str = "silu"
+    embedding_scale: float = 1.0
+    attention_scale: float = 0.0
+    windows: tuple[int, ...] = ()
+    local_rope_base: float = 0.0
+
+    @property
+    def score_scale(self) -> float:
+        """The factor of the attention scores."""
+        return self.attention_scale or self.head_dim**-0.5
+
+    def window(self, layer: int) -> int:
+        """How many of the latest positions a row of the layer sees; 0 is all."""
+        return self.windows[layer] if self.windows else 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +102,10 @@ class LayerWeights:
     gate: FloatArray  # [intermediate, hidden]
     up: FloatArray  # [intermediate, hidden]
     down: FloatArray  # [hidden, intermediate]
+    q_norm: FloatArray | None = None  # [head_dim]
+    k_norm: FloatArray | None = None  # [head_dim]
+    post_attn_norm: FloatArray | None = None  # [hidden]
+    post_ffn_norm: FloatArray | None = None  # [hidden]
 
 
 @dataclass(frozen=True, slots=True)

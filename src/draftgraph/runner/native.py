@@ -31,7 +31,9 @@ TYPES: Mapping[str, int] = {
     "BF16": 30,
 }  # fmt: skip
 _LINEAR = ("q", "k", "v", "o", "gate", "up", "down")
-_VECTORS = ("attn_norm", "ffn_norm", "q_bias", "k_bias", "v_bias")
+_VECTORS = (
+    "attn_norm", "ffn_norm", "q_bias", "k_bias", "v_bias", "q_norm", "k_norm", "post_attn_norm", "post_ffn_norm",
+)  # fmt: skip
 
 
 def why_not(source: Source, config: ModelConfig) -> str | None:
@@ -66,9 +68,14 @@ class NativeBackend:
         weights = {(weight.layer, weight.field): weight.name for weight in weight_names(source, config)}
         embedding = _tensor(source, weights[-1, "embedding"])
         head = weights.get((-1, "head"), weights[-1, "embedding"])
-        cos, sin = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
+        rope = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
+        local_rope = rope_table(num_positions, config.local_rope_base or config.rope_base, config.rope_dim, None)
         layers = [
-            _native.Layer(**_layer(source, {field: name for (i, field), name in weights.items() if i == index}))
+            _native.Layer(
+                **_layer(source, config, {field: name for (i, field), name in weights.items() if i == index}),
+                window=config.window(index),
+                local_rope=bool(config.window(index) and config.local_rope_base),
+            )
             for index in range(config.num_layers)
         ]
         self._decoder = _native.Decoder(
@@ -84,14 +91,19 @@ class NativeBackend:
                 num_positions=num_positions,
                 rope_dim=config.rope_dim,
                 rope_interleaved=config.rope_interleaved,
+                gelu=config.activation == "gelu",
                 norm_eps=config.norm_eps,
+                embedding_scale=config.embedding_scale,
+                score_scale=config.score_scale,
             ),
             embedding=embedding,
             head=_tensor(source, head, rows=vocab_size),
             layers=layers,
             final_norm=_vector(source, weights[-1, "final_norm"]),
-            cos=cos.ravel(),
-            sin=sin.ravel(),
+            cos=rope[0].ravel(),
+            sin=rope[1].ravel(),
+            local_cos=local_rope[0].ravel(),
+            local_sin=local_rope[1].ravel(),
             threads=threads,
             level=level,
         )
@@ -165,7 +177,7 @@ class NativeRunner(PagedRunner):
         )
 
 
-def _layer(source: Source, names: Mapping[str, str]) -> dict[str, Any]:
+def _layer(source: Source, config: ModelConfig, names: Mapping[str, str]) -> dict[str, Any]:
     """Returns one layer's tensors and vectors by field."""
     tensors = {field: _tensor(source, names[field]) for field in _LINEAR}
     return tensors | {field: _vector(source, names.get(field)) for field in _VECTORS}

@@ -1,0 +1,25 @@
+"""Pictures of one decoding step: a `StepView` of plain values in, an SVG or an HTML page out.
+
+Above, the token graph with everything the drafters proposed; below, the tree unrolled from it that the target verified
+in one pass; at the foot, what the step wrote. Pure functions: the same view gives the same bytes. Token text is made
+visible and always escaped; the output refers to nothing outside itself. Must never know an engine or a model.
+"""
+
+from draftgraph.draw.page import render_html
+from draftgraph.draw.panels import Panel, lay_out
+from draftgraph.draw.svg import render_svg
+from draftgraph.draw.text import visible
+from draftgraph.draw.view import StepView, ViewEdge, ViewNode, ViewTreeNode, sources_of
+
+__all__ = [
+    "Panel",
+    "StepView",
+    "ViewEdge",
+    "ViewNode",
+    "ViewTreeNode",
+    "lay_out",
+    "render_html",
+    "render_svg",
+    "sources_of",
+    "visible",
+]
