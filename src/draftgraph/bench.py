@@ -11,6 +11,7 @@ import statistics
 import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +20,7 @@ import numpy as np
 from draftgraph.audit import as_chat
 from draftgraph.data import DataPrompt
 from draftgraph.doctor import examine
+from draftgraph.environment import num_cores
 from draftgraph.llm import LLM, Completion
 
 Report = Callable[[str], None]
@@ -76,13 +78,14 @@ def summarise(llm: LLM, pairs: Sequence[Pair]) -> dict[str, Any]:
 
 
 def memory_speed() -> float:
-    """Returns bytes per second that one thread reads from memory: the best of several passes over 256 MB."""
-    block = np.ones(1 << 25, np.float64)
+    """Returns bytes per second that all cores together read from memory: the best of several passes over 256 MB."""
+    blocks = np.array_split(np.ones(1 << 25, np.float64), num_cores())
     best = 0.0
-    for _ in range(5):
-        start = time.perf_counter()
-        block.max()
-        best = max(best, block.nbytes / (time.perf_counter() - start))
+    with ThreadPoolExecutor(len(blocks)) as pool:
+        for _ in range(8):
+            start = time.perf_counter()
+            list(pool.map(np.max, blocks))
+            best = max(best, sum(block.nbytes for block in blocks) / (time.perf_counter() - start))
     return best
 
 

@@ -33,6 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "llm",
         "audit view",
         "bench",
+        "profile",
         "__init__",
         "cli",
         "__main__",

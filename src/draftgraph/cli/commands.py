@@ -13,6 +13,7 @@ from rich.table import Table
 
 from draftgraph import audit as audits
 from draftgraph import bench as benches
+from draftgraph import profile as profiles
 from draftgraph.cli import console
 from draftgraph.cli.chat import run_chat
 from draftgraph.cli.options import Options, with_options
@@ -239,6 +240,38 @@ def bench(
     console.out.print(
         f"medians over {result['prompts']} prompts; texts identical: {'yes' if result['identical'] else 'NO'}"
     )
+
+
+@app.command()
+@with_options(EngineConfig)
+def profile(
+    *,
+    model: ModelArgument,
+    options: Options,
+    rows: Annotated[str, typer.Option("--rows", help="Row counts to measure, comma-separated.")] = "1,2,4,8,12,16",
+    at: Annotated[int, typer.Option("--at", min=1, help="Tokens in the context below the measured rows.")] = 128,
+    repeats: Annotated[int, typer.Option("--repeats", min=3, help="Passes per row count.")] = 15,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure what a target pass costs, by its number of rows."""
+    counts = [int(part) if part.strip().isdigit() else 0 for part in rows.split(",")]
+    if not all(1 <= count <= 256 for count in counts):
+        raise ParameterError(f"--rows {rows}", "whole numbers from 1 to 256, comma-separated", "change --rows")
+    with _loaded(model, Options({}, {"draft": "off"} | options.load)) as llm, _status() as report:
+        longest = llm.runner.context_length - max(counts)
+        if at > longest:
+            raise ParameterError(f"--at {at}", f"at most {longest} with these rows", "lower --at or raise --context")
+        report("measuring")
+        result = profiles.profile(llm.runner, counts, at, repeats).to_json()
+    if as_json:
+        console.print_json(result)
+        return
+    table = Table("rows", "ms", "times one row", box=None)
+    for count, ms in result["pass_ms"].items():
+        table.add_row(count, f"{ms:.2f}", f"{result['ratio'][count]:.2f}")
+    console.out.print(f"ceiling: the weights alone take {result['ceiling_ms']:.1f} ms to read from memory")
+    console.out.print(table)
+    console.out.print(f"a prompt is read at {result['prompt_tokens_per_second']:.0f} tokens/s")
 
 
 @contextmanager

@@ -1,0 +1,30 @@
+"""The README keeps its promises: short, and every number from a committed result."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+
+
+def test_the_readme_is_at_most_150_lines() -> None:
+    assert len(README.splitlines()) <= 150
+
+
+def test_the_table_is_the_committed_result() -> None:
+    path = ROOT / "benchmarks" / "tokens_per_step.py"
+    spec = importlib.util.spec_from_file_location("tokens_per_step", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert module.table(json.loads(module.RESULT.read_text(encoding="utf-8"))) in README
+
+
+def test_every_file_the_readme_names_exists() -> None:
+    for name in ("docs/pictures/graph.svg", "docs/exactness.md", "benchmarks/prompts.jsonl", "examples"):
+        assert name in README
+        assert (ROOT / name).exists()
