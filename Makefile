@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint clean
+.PHONY: demo test lint sanitize clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -22,6 +22,13 @@ lint: $(INSTALLED)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+# The C++ core's own tests under AddressSanitizer and UndefinedBehaviorSanitizer.
+SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize:
+	cmake -S . -B build/sanitize -DDRAFTGRAPH_CORE_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$(SANITIZERS)" >/dev/null
+	cmake --build build/sanitize --parallel 2
+	build/sanitize/core_test
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

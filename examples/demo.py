@@ -32,9 +32,10 @@ def main() -> None:
         console.out.print(f"[bold]{llm.name}[/bold] answers; each word is coloured by who proposed it:\n")
         console.out.print(console.legend(["ngram", "recycle", "suffix"]), "\n")
         stream = llm.stream(chat(QUESTION), max_tokens=MAX_TOKENS)
+        tracer = console.Tracer(llm.model.tokenizer.token_bytes)
         for delta in stream:
-            pieces = zip(delta.token_ids, delta.sources, strict=True)
-            console.out.print(console.sourced([(llm.model.tokenizer.decode([t]), who) for t, who in pieces]), end="")
+            for piece, source in tracer.pieces(delta):
+                console.print_text(piece, source)
         graph = stream.finish()
         plain = llm.generate(chat(QUESTION), budget=0, max_tokens=MAX_TOKENS)
 

@@ -103,8 +103,8 @@ CASES = {
     "a data file of blank lines": (("audit", "good.gguf", "--data", "blank.txt"), "DataFileError", "no prompts"),
     # prompts
     "no prompt": (("generate", "good.gguf"), "ParameterError", "neither"),
-    "two prompts": (("generate", "good.gguf", *SAY, "-f", "long.txt"), "ParameterError", "both"),
-    "two prompts, one of them empty": (("generate", "good.gguf", "-p", "", "-f", "long.txt"), "ParameterError", "both"),
+    "two prompts": (("generate", "good.gguf", *SAY, "-f", "long.txt"), "ParameterError", "both -p and -f"),
+    "an empty prompt and a file": (("generate", "good.gguf", "-p", "", "-f", "long.txt"), "ParameterError", "both -p"),
     "an empty raw prompt": (("generate", "good.gguf", "-p", "", "--raw"), "PromptError", "empty"),
     "a prompt beyond the context": (("generate", "good.gguf", "-f", "long.txt"), "PromptError", "255"),
     "a context that the prompt fills": (

@@ -38,10 +38,15 @@ def model(name: str) -> tuple[ModelConfig, ModelWeights]:
             hidden_size=32, intermediate_size=48, head_dim=8, vocab_rows=96, rope_dim=4, num_kv_heads=4
         )
         return config, random_weights(config, seed=5, tied=False)
+    if name == "scaled scores":
+        config = tiny_config(
+            "gemma3", hidden_size=32, intermediate_size=48, head_dim=8, vocab_rows=96, attention_scale=0.25
+        )
+        return config, random_weights(config, seed=2)
     return small_model(name, tied=name == "llama", seed=1)
 
 
-NAMES = ["llama", "qwen2", "interleaved"]
+NAMES = ["llama", "qwen2", "qwen3", "mistral", "gemma3", "interleaved", "scaled scores"]
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -167,15 +167,18 @@ def tiny_runner(
 def oracle_logits(model: tuple[ModelConfig, ModelWeights], tokens: Sequence[int]) -> np.ndarray:
     """The logits after `tokens`, by a naive float64 forward pass over the whole text: no cache, no shared kernels."""
     config, weights = model
-    x = weights.embedding.astype(np.float64)[list(tokens)]
+    x = weights.embedding.astype(np.float64)[list(tokens)] * config.embedding_scale
     n, half = len(tokens), config.rope_dim // 2
-    angle = np.outer(np.arange(n), config.rope_base ** (-np.arange(half) * 2 / config.rope_dim))
-    turn = np.exp(1j * angle)[:, None, :]
+    distance = np.subtract.outer(np.arange(n), np.arange(n))
 
-    def norm(values: np.ndarray, weight: np.ndarray) -> np.ndarray:
+    def norm(values: np.ndarray, weight: np.ndarray | None) -> np.ndarray:
+        if weight is None:
+            return values
         return values / np.sqrt((values**2).mean(-1, keepdims=True) + config.norm_eps) * weight
 
-    def rotate(values: np.ndarray) -> np.ndarray:
+    def rotate(values: np.ndarray, base: float) -> np.ndarray:
+        angle = np.outer(np.arange(n), base ** (-np.arange(half) * 2 / config.rope_dim))
+        turn = np.exp(1j * angle)[:, None, :]
         if config.rope_interleaved:
             turned = (values[..., 0::2] + 1j * values[..., 1::2]) * turn
             return np.stack([turned.real, turned.imag], -1).reshape(values.shape)
@@ -185,21 +188,28 @@ def oracle_logits(model: tuple[ModelConfig, ModelWeights], tokens: Sequence[int]
     def bias(value: np.ndarray | None) -> np.ndarray | float:
         return 0.0 if value is None else value
 
-    for layer in weights.layers:
+    def gate(values: np.ndarray) -> np.ndarray:
+        """SiLU, or GELU in its tanh form; (1 + tanh(z)) / 2 is the logistic function of 2z."""
+        z = values if config.activation == "silu" else math.sqrt(8 / math.pi) * (values + 0.044715 * values**3)
+        return values / (1 + np.exp(-z))
+
+    for index, layer in enumerate(weights.layers):
+        span = config.windows[index] if config.windows else 0
+        base = config.local_rope_base if span and config.local_rope_base else config.rope_base
         h = norm(x, layer.attn_norm)
-        q = rotate((h @ layer.q.T + bias(layer.q_bias)).reshape(n, config.num_heads, -1))
-        k = rotate((h @ layer.k.T + bias(layer.k_bias)).reshape(n, config.num_kv_heads, -1))
+        q = (h @ layer.q.T + bias(layer.q_bias)).reshape(n, config.num_heads, -1)
+        k = (h @ layer.k.T + bias(layer.k_bias)).reshape(n, config.num_kv_heads, -1)
+        q, k = rotate(norm(q, layer.q_norm), base), rotate(norm(k, layer.k_norm), base)
         v = (h @ layer.v.T + bias(layer.v_bias)).reshape(n, config.num_kv_heads, -1)
         group = config.num_heads // config.num_kv_heads
         k, v = np.repeat(k, group, 1), np.repeat(v, group, 1)
-        scores = np.einsum("ihd,jhd->hij", q, k) / math.sqrt(config.head_dim)
-        scores[:, np.triu(np.ones((n, n), bool), 1)] = -np.inf
+        scores = np.einsum("ihd,jhd->hij", q, k) * (config.attention_scale or 1 / math.sqrt(config.head_dim))
+        scores[:, (distance < 0) | (distance >= (span or n))] = -np.inf
         shares = np.exp(scores - scores.max(-1, keepdims=True))
         shares /= shares.sum(-1, keepdims=True)
-        x = x + np.einsum("hij,jhd->ihd", shares, v).reshape(n, -1) @ layer.o.T
+        x = x + norm(np.einsum("hij,jhd->ihd", shares, v).reshape(n, -1) @ layer.o.T, layer.post_attn_norm)
         h = norm(x, layer.ffn_norm)
-        gate = h @ layer.gate.T
-        x = x + (gate / (1 + np.exp(-gate)) * (h @ layer.up.T)) @ layer.down.T
+        x = x + norm((gate(h @ layer.gate.T) * (h @ layer.up.T)) @ layer.down.T, layer.post_ffn_norm)
     return norm(x, weights.final_norm)[-1] @ weights.head.T.astype(np.float64)
 
 

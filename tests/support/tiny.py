@@ -19,6 +19,7 @@ from gguf.quants import quantize
 
 from draftgraph.models.base import LayerWeights, ModelConfig, ModelWeights
 from draftgraph.models.blocks import GGUF_NAMES, HF_NAMES
+from draftgraph.models.gemma3 import GEMMA3
 from draftgraph.types import FloatArray
 from support.tiny_words import (
     CHAT_TEMPLATE,
@@ -46,6 +47,8 @@ __all__ = [
     "config_json",
     "config_metadata",
     "encode_floats",
+    "gguf_names",
+    "hf_names",
     "named_tensors",
     "permute_for_gguf",
     "random_blocks",
@@ -62,8 +65,36 @@ __all__ = [
 ]
 
 
+WINDOW = 8  # of the tiny models that have one
+# How families differ from Llama, in the fields of `ModelConfig`.
+_FEATURES: Mapping[str, Mapping[str, Any]] = {
+    "qwen2": {"qkv_bias": True},
+    "qwen3": {"qk_norm": True},
+    "gemma3": {
+        "qk_norm": True, "post_norms": True, "activation": "gelu", "rope_base": 1e6, "local_rope_base": 10000.0,
+    },
+}  # fmt: skip
+_MODEL_TYPES = {"gemma3": "gemma3_text"}
+_ARCHITECTURES = {
+    "llama": "LlamaForCausalLM", "mistral": "MistralForCausalLM", "qwen2": "Qwen2ForCausalLM",
+    "qwen3": "Qwen3ForCausalLM", "gemma3": "Gemma3ForCausalLM",
+}  # fmt: skip
+
+
+def gguf_names(family: str) -> Mapping[str, str]:
+    """Returns the family's names of tensors in a GGUF file."""
+    return GEMMA3.gguf_names if family == "gemma3" else GGUF_NAMES
+
+
+def hf_names(family: str) -> Mapping[str, str]:
+    """Returns the family's names of tensors in a folder."""
+    return GEMMA3.hf_names if family == "gemma3" else HF_NAMES
+
+
 def tiny_config(family: str = "llama", *, padding_rows: int = 0, **overrides: Any) -> ModelConfig:
     """Returns the shape of a 2-layer model over the tiny tokenizer, as a config.json folder has it (RoPE in halves).
+
+    A mistral model has a window in every layer, a gemma3 model in every other one.
 
     Args:
         padding_rows: rows of the embedding beyond the tokenizer's size.
@@ -84,10 +115,16 @@ def tiny_config(family: str = "llama", *, padding_rows: int = 0, **overrides: An
         rope_interleaved=False,
         rope_dim=16,
         rope_factors=None,
-        qkv_bias=family == "qwen2",
+        qkv_bias=False,
     )
-    config = replace(config, **overrides)
-    return config if "rope_dim" in overrides else replace(config, rope_dim=config.head_dim)
+    config = replace(config, **{**_FEATURES.get(family, {}), **overrides})
+    implied: dict[str, Any] = {"rope_dim": config.head_dim}
+    if family == "mistral":
+        implied["windows"] = (WINDOW,) * config.num_layers
+    if family == "gemma3":
+        implied["windows"] = tuple(0 if layer % 2 else WINDOW for layer in range(config.num_layers))
+        implied["embedding_scale"] = float(np.sqrt(np.float32(config.hidden_size)))
+    return replace(config, **{name: value for name, value in implied.items() if name not in overrides})
 
 
 def random_weights(config: ModelConfig, *, seed: int = 0, tied: bool = True) -> ModelWeights:
@@ -102,19 +139,24 @@ def random_weights(config: ModelConfig, *, seed: int = 0, tied: bool = True) -> 
     def linear(gain: float, outputs: int, inputs: int) -> FloatArray:
         return draw(gain / np.sqrt(inputs), outputs, inputs)
 
-    def norm() -> FloatArray:
-        return np.asarray(np.clip(np.round(rng.normal(1, 0.2, hidden) * 128), 32, 255) / 128, np.float32)
+    def norm(size: int = hidden) -> FloatArray:
+        return np.asarray(np.clip(np.round(rng.normal(1, 0.2, size) * 128), 32, 255) / 128, np.float32)
 
     def bias(size: int) -> FloatArray | None:
         return draw(0.5, size) if config.qkv_bias else None
 
-    embedding = draw(0.4, config.vocab_rows, hidden)
+    def more_norms() -> dict[str, FloatArray]:
+        heads = {name: norm(config.head_dim) for name in ("q_norm", "k_norm") if config.qk_norm}
+        return heads | {name: norm() for name in ("post_attn_norm", "post_ffn_norm") if config.post_norms}
+
+    embedding = draw(0.4 / config.embedding_scale, config.vocab_rows, hidden)
     layers = tuple(
         LayerWeights(
             attn_norm=norm(), q=linear(2.0, heads, hidden), k=linear(2.0, kv, hidden), v=linear(1.0, kv, hidden),
             q_bias=bias(heads), k_bias=bias(kv), v_bias=bias(kv), o=linear(2.0, hidden, heads),
             ffn_norm=norm(), gate=linear(2.0, config.intermediate_size, hidden),
             up=linear(1.0, config.intermediate_size, hidden), down=linear(2.0, hidden, config.intermediate_size),
+            **more_norms(),
         )
         for _ in range(config.num_layers)
     )  # fmt: skip
@@ -141,12 +183,24 @@ def named_tensors(weights: ModelWeights, names: Mapping[str, str]) -> dict[str, 
     return tensors
 
 
+def gguf_arch(config: ModelConfig) -> str:
+    return "llama" if config.family == "mistral" else config.family
+
+
 def config_metadata(config: ModelConfig) -> dict[str, Any]:
-    """Returns the model's shape as GGUF metadata."""
-    arch = config.family
+    """Returns the model's shape as GGUF metadata. Mistral models are written as Llama models, without windows."""
+    arch = gguf_arch(config)
+    assert config.attention_scale == 0, "a GGUF file has no scale of attention"
+    windows: dict[str, Any] = {}
+    if arch == "gemma3":
+        windows = {
+            "gemma3.attention.sliding_window": max(config.windows),
+            "gemma3.attention.sliding_window_pattern": [bool(window) for window in config.windows],
+        }
     return {
         "general.type": "model",
         "general.name": f"Tiny {arch}",
+        **windows,
         f"{arch}.block_count": config.num_layers,
         f"{arch}.context_length": config.context_length,
         f"{arch}.embedding_length": config.hidden_size,
@@ -188,8 +242,9 @@ def write_gguf(
     """
     config = config or tiny_config(family)
     weights = weights or random_weights(config, seed=seed, tied=tied)
-    tensors = named_tensors(weights, GGUF_NAMES)
-    for name in [name for name in tensors if family == "llama" and ("attn_q." in name or "attn_k." in name)]:
+    arch = gguf_arch(config)
+    tensors = named_tensors(weights, gguf_names(config.family))
+    for name in [name for name in tensors if arch == "llama" and ("attn_q." in name or "attn_k." in name)]:
         heads = config.num_heads if "attn_q." in name else config.num_kv_heads
         tensors[name] = permute_for_gguf(tensors[name], heads)
     if config.rope_factors is not None:
@@ -197,7 +252,7 @@ def write_gguf(
     tensors |= dict(extra_tensors or {})
     metadata = config_metadata(config) | tokenizer_metadata(tiny_tokenizer()) | dict(extra_metadata or {})
     dropped, dropped_tensors = set(drop_metadata), set(drop_tensors)
-    writer = gguf.GGUFWriter(path, family, split_max_tensors=max_tensors_in_part)
+    writer = gguf.GGUFWriter(path, arch, split_max_tensors=max_tensors_in_part)
     for key, value in metadata.items():
         if key not in dropped:
             add_metadata(writer, key, value)
@@ -263,15 +318,27 @@ def random_blocks(quant: str, shape: Sequence[int], *, seed: int = 0, scale: flo
 def config_json(config: ModelConfig, *, tied: bool, dtype: str = "F32") -> dict[str, Any]:
     """Returns the model's shape as the object of a config.json."""
     tokenizer = tiny_tokenizer()
+    family: dict[str, Any] = {"hidden_act": "silu"}
+    if config.family == "mistral":
+        family["sliding_window"] = config.window(0) or None
+    if config.family == "gemma3":
+        kinds = ["sliding_attention" if window else "full_attention" for window in config.windows]
+        family = {
+            "hidden_activation": "gelu_pytorch_tanh",
+            "layer_types": kinds,
+            "query_pre_attn_scalar": config.score_scale**-2 if config.attention_scale else config.head_dim,
+            "rope_local_base_freq": config.local_rope_base,
+            "sliding_window": max(config.windows),
+        }
     return {
-        "architectures": ["Qwen2ForCausalLM" if config.family == "qwen2" else "LlamaForCausalLM"],
-        "model_type": config.family,
+        "architectures": [_ARCHITECTURES[config.family]],
+        "model_type": _MODEL_TYPES.get(config.family, config.family),
+        **family,
         "attention_bias": config.qkv_bias,
         "attention_dropout": 0.0,
         "bos_token_id": tokenizer.id(IM_START),
         "eos_token_id": tokenizer.id(IM_END),
         "head_dim": config.head_dim,
-        "hidden_act": "silu",
         "hidden_size": config.hidden_size,
         "intermediate_size": config.intermediate_size,
         "max_position_embeddings": config.context_length,
@@ -330,7 +397,10 @@ def write_hf_folder(
     config = config or tiny_config(family)
     weights = weights or random_weights(config, seed=seed, tied=tied)
     tied = weights.head is weights.embedding
-    tensors = named_tensors(weights, HF_NAMES) | dict(extra_tensors or {})
+    tensors = named_tensors(weights, hf_names(config.family))
+    if config.family == "gemma3":  # its norms are stored less one
+        tensors = {name: values - ("norm" in name) for name, values in tensors.items()}
+    tensors |= dict(extra_tensors or {})
     for name in drop_tensors:
         del tensors[name]
     path.mkdir(parents=True, exist_ok=True)

@@ -63,13 +63,18 @@ def test_looking_makes_no_cache_and_prints_nothing(capfd: pytest.CaptureFixture[
 def test_the_native_runner_is_claimed_only_where_the_extension_is(monkeypatch: pytest.MonkeyPatch) -> None:
     replace_extension(monkeypatch, ImportError("no"))
     assert doctor.examine().runner == "reference"
-    found = SimpleNamespace(compiler=lambda: "GCC 99", cpu_features=lambda: [], kernel_levels=lambda: ["fast", "slow"])
+    found = SimpleNamespace(compiler=lambda: "GCC 99", cpu_features=list, kernel_levels=lambda: ["fast", "slow"])
     replace_extension(monkeypatch, found)
     assert doctor.examine().runner == "native (fast)"
 
 
 def test_the_extension_is_asked_for_its_compiler_and_features(monkeypatch: pytest.MonkeyPatch) -> None:
-    replace_extension(monkeypatch, SimpleNamespace(compiler=lambda: "GCC 99", cpu_features=lambda: ["avx2", "fma"], kernel_levels=lambda: ["avx2"]))
+    replace_extension(
+        monkeypatch,
+        SimpleNamespace(
+            compiler=lambda: "GCC 99", cpu_features=lambda: ["avx2", "fma"], kernel_levels=lambda: ["avx2"]
+        ),
+    )
     report = doctor.examine()
     assert (report.extension, report.extension_problem) == ("GCC 99", None)
     assert report.cpu_features == ("avx2", "fma")

@@ -9,7 +9,7 @@ import sys
 
 from draftgraph.cli import console
 from draftgraph.cli.commands import app
-from draftgraph.errors import DraftGraphError
+from draftgraph.errors import DraftGraphError, ParameterError
 
 
 def main() -> None:
@@ -21,3 +21,8 @@ def main() -> None:
         if "--json" in sys.argv:
             console.print_json(console.error_json(error))
         sys.exit(2)
+    except SystemExit as end:  # the parser has shown what is wrong with the options
+        if end.code == 2 and "--json" in sys.argv:
+            usage = ParameterError(" ".join(sys.argv[1:]), "the options that --help lists", "see the message on stderr")
+            console.print_json(console.error_json(usage))
+        raise

@@ -27,7 +27,7 @@ def run_chat(llm: LLM, sampling: Mapping[str, Any], *, quiet: bool) -> list[dict
         try:
             for delta in stream:
                 if not quiet:
-                    console.out.print(delta.text, end="", markup=False)
+                    console.print_text(delta.text)
         except KeyboardInterrupt:
             stream.close()
             console.err.print("\n[dim]stopped[/dim]")
@@ -42,5 +42,5 @@ def _read_turn() -> str | None:
     """Returns the next line, or None at an empty one or the end. Prompts on a terminal."""
     if sys.stdin.isatty():
         console.err.print("[bold]>[/bold] ", end="")
-    line = sys.stdin.readline().strip()
+    line = console.read_stdin(sys.stdin.readline).strip()
     return line or None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +23,12 @@ from draftgraph.config import DraftConfig, EngineConfig, SamplingParams
 from draftgraph.data import read_prompts, read_text
 from draftgraph.doctor import examine
 from draftgraph.draw import render_html, render_svg
-from draftgraph.errors import ParameterError
+from draftgraph.errors import ParameterError, PromptError
 from draftgraph.llm import LLM, load
 from draftgraph.models.catalog import CATALOG
 from draftgraph.models.catalog import pull as pull_model
 from draftgraph.rng import fresh_seed
+from draftgraph.types import TARGET
 from draftgraph.view import most_telling, record_steps
 
 app = typer.Typer(
@@ -69,9 +71,11 @@ def generate(
     text = _prompt(prompt, file)
     with _loaded(model, options) as llm:
         stream = llm.stream(text if raw else audits.as_chat(text), **options.sampling)
+        tracer = console.Tracer(llm.model.tokenizer.token_bytes)
         for delta in stream:
             if not as_json:
-                _print_delta(llm, delta.token_ids, delta.sources, delta.text, trace=trace)
+                for piece, source in tracer.pieces(delta):
+                    console.print_text(piece, source if trace else TARGET)
         completion = stream.finish()
     if as_json:
         console.print_json(completion.to_json())
@@ -99,7 +103,8 @@ def pull(*, model: ModelArgument, as_json: JsonOption = False) -> None:
         console.print_json({"model": model, "path": str(path)})
     else:
         entry = CATALOG.get(model)
-        console.out.print(f"{path}" + (f"\n{entry.summary} {entry.licence}, SHA-256 verified." if entry else ""))
+        about = f"\n{entry.summary} {entry.licence}, SHA-256 verified." if entry else ""
+        console.out.print(f"{path}{about}", markup=False, emoji=False)
 
 
 @app.command()
@@ -145,7 +150,9 @@ def audit(
         first = result.mismatches[0]
         console.err.print(
             f"first mismatch: prompt {first.prompt!r}, token {first.position} (seed {sampling['seed']})\n"
-            f"  plain    {first.plain!r}\n  drafted  {first.drafted!r}"
+            f"  plain    {first.plain!r}\n  drafted  {first.drafted!r}",
+            markup=False,
+            emoji=False,
         )
         raise typer.Exit(1)
 
@@ -172,19 +179,23 @@ def graph(
         raise ParameterError(f"--out {out}", "a file that ends in .svg or .html", "change the name")
     if not out.parent.is_dir():
         raise ParameterError(f"--out {out}", "a file in a folder that exists", f"make the folder {out.parent}")
+    if os.path.isdir(out):
+        raise ParameterError(f"--out {out}", "a file; this is a folder", "change the name")
     text = _prompt(prompt, file)
     with _loaded(model, options) as llm, _status() as report:
         report("writing")
         views = record_steps(llm, text if raw else audits.as_chat(text), step, **{"max_tokens": 64} | options.sampling)
-    if not views or (step is not None and step > len(views)):
+    if not views:
+        raise PromptError("a text that ended with its first token", "a text of several tokens", "raise --max-tokens")
+    if step is not None and step > len(views):
         raise ParameterError(
-            f"--step {step or 1}", f"1 to {len(views)}, the steps this text took", "change --step or --max-tokens"
+            f"--step {step}", f"1 to {len(views)}, the steps this text took", "change --step or --max-tokens"
         )
     chosen = most_telling(views) if step is None else step - 1
     if out.suffix == ".svg":
-        out.write_text(render_svg(views[chosen]), encoding="utf-8")
+        _write(out, render_svg(views[chosen]))
     else:
-        out.write_text(render_html(views if step is None else views[chosen]), encoding="utf-8")
+        _write(out, render_html(views if step is None else views[chosen]))
     view = views[chosen]
     summary = {
         "out": str(out),
@@ -199,7 +210,9 @@ def graph(
     else:
         console.out.print(
             f"{out}: step {view.step}, {view.num_drafted} drafts, {view.num_merged} merged, "
-            f"{view.num_rows} rows, {view.num_accepted} accepted"
+            f"{view.num_rows} rows, {view.num_accepted} accepted",
+            markup=False,
+            emoji=False,
         )
 
 
@@ -290,24 +303,19 @@ def _status() -> Iterator[Any]:
         yield status.update
 
 
+def _write(out: Path, picture: str) -> None:
+    try:
+        out.write_text(picture, encoding="utf-8")
+    except OSError as error:
+        raise ParameterError(f"--out {out}: {error.strerror}", "a file that can be written", "change it") from error
+
+
 def _prompt(prompt: str | None, file: Path | None) -> str:
     if (prompt is None) == (file is None):
         raise ParameterError(
-            "-p and -f " + ("both" if prompt else "both missing"), "one of them", "give -p TEXT or -f FILE"
+            "both -p and -f" if file else "neither -p nor -f", "one of them", "give -p TEXT or -f FILE"
         )
     if prompt is not None:
         return prompt
     assert file is not None, "one of the two is given"
-    return sys.stdin.read() if str(file) == "-" else read_text(file)
-
-
-def _print_delta(
-    llm: LLM, token_ids: tuple[int, ...], sources: tuple[tuple[str, ...], ...], text: str, *, trace: bool
-) -> None:
-    """Prints what a step wrote; with `trace` token by token, in the colour of its source."""
-    if not trace:
-        console.out.print(text, end="", markup=False)
-        return
-    label = llm.model.tokenizer
-    pieces = [(label.decode([token]), who) for token, who in zip(token_ids, sources, strict=True)]
-    console.out.print(console.sourced(pieces), end="")
+    return console.read_stdin(sys.stdin.read) if str(file) == "-" else read_text(file)

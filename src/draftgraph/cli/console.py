@@ -5,18 +5,22 @@ Anything said along the way goes to stderr, so that stdout holds the answer alon
 
 from __future__ import annotations
 
+import codecs
+import itertools
 import json
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
 from rich.panel import Panel
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn
+from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
-from draftgraph.errors import DraftGraphError
-from draftgraph.types import TARGET
+from draftgraph.errors import DataFileError, DraftGraphError
+from draftgraph.types import TARGET, Delta
 
 # One colour per source, those of the drawings.
 _STYLES: Mapping[str, str] = {
@@ -27,6 +31,7 @@ _STYLES: Mapping[str, str] = {
     "model": "magenta3",
 }
 _OTHER = "cyan3"
+_MOST_SHOWN = 320  # characters of one part of an error: all three and the frame fit one screen
 
 out = Console(highlight=False, soft_wrap=True)
 err = Console(stderr=True, highlight=False)
@@ -39,14 +44,16 @@ def style_of(source: str) -> str:
 
 def print_json(value: Any) -> None:
     """Prints one line with one JSON object, the last of a command."""
-    print(json.dumps(value, ensure_ascii=False, allow_nan=False), flush=True)
+    # NOTE: escapes, because a file name may hold bytes, and a terminal an encoding, that fit no other way.
+    print(json.dumps(value, allow_nan=False), flush=True)
 
 
 def print_error(error: DraftGraphError) -> None:
     """Prints a typed error's three parts on stderr."""
     body = Table.grid(padding=(0, 2))
     for part, text in (("given", error.given), ("allowed", error.allowed), ("do this", error.remedy)):
-        body.add_row(Text(part, "bold"), Text(text))
+        shown = text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]}… ({len(text)} characters)"
+        body.add_row(Text(part, "bold"), Text(shown))
     err.print(Panel(body, title=type(error).__name__, title_align="left", border_style="red", expand=False))
 
 
@@ -62,9 +69,43 @@ def error_json(error: DraftGraphError) -> dict[str, Any]:
     }
 
 
-def sourced(pieces: Sequence[tuple[str, tuple[str, ...]]]) -> Text:
-    """Returns text coloured by who proposed it: the first of its sources."""
-    return Text.assemble(*((text, style_of(sources[0])) for text, sources in pieces))
+def print_text(text: str, source: str = TARGET) -> None:
+    """Prints a model's text as it is, in the colour of its source: no markup, no emoji codes, tabs stay tabs."""
+    out.print(Segments([Segment(text, out.get_style(style_of(source)))]))
+
+
+class Tracer:
+    """Says who wrote each character of a stream. Per stream.
+
+    A character whose bytes come from several tokens belongs to the last of them.
+    """
+
+    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
+        self._token_bytes = token_bytes
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._waiting: deque[tuple[str, str]] = deque()  # (character, source), not shown yet
+
+    def pieces(self, delta: Delta) -> Iterator[tuple[str, str]]:
+        """Yields (characters, source) that together are the delta's text."""
+        for token, sources in zip(delta.token_ids, delta.sources, strict=True):
+            self._waiting.extend((char, sources[0]) for char in self._decoder.decode(self._token_bytes(token)))
+        if delta.finish_reason is not None:
+            self._waiting.extend((char, TARGET) for char in self._decoder.decode(b"", final=True))
+        shown = [self._waiting.popleft() for _ in delta.text]
+        for source, group in itertools.groupby(shown, key=lambda pair: pair[1]):
+            yield "".join(char for char, _ in group), source
+
+
+def read_stdin(read: Callable[[], str]) -> str:
+    """Returns what `read` reads from stdin.
+
+    Raises:
+        DataFileError: it is not in the terminal's encoding.
+    """
+    try:
+        return read()
+    except UnicodeDecodeError as error:
+        raise DataFileError(f"stdin is not {error.encoding} text ({error.reason})", "text", "convert it") from error
 
 
 def legend(sources: Sequence[str]) -> Text:

@@ -33,19 +33,24 @@ def print_doctor(report: Report) -> None:
     table.add_column(style="bold")
     table.add_column(overflow="fold")
     versions = {name: version for name, version in report.versions.items() if version}
-    table.add_row("versions", "  ".join(f"{name} {version}" for name, version in versions.items()))
-    table.add_row("machine", f"{report.cpu}, {report.num_cores} cores" + _gigabytes(report.memory_bytes, " of memory"))
-    table.add_row("features", " ".join(report.cpu_features) or "none known")
-    table.add_row("system", report.system)
-    table.add_row("blas", report.blas)
-    table.add_row("extension", report.extension or f"absent: {report.extension_problem}")
-    table.add_row("runner", report.runner)
-    table.add_row("cache", f"{report.cache_dir}" + _gigabytes(report.free_bytes, " free"))
-    for model in report.models:
-        table.add_row("", f"{model.name}: {model.path.name}, {model.bytes / 1e6:.0f} MB")
+    rows = [
+        ("versions", "  ".join(f"{name} {version}" for name, version in versions.items())),
+        ("machine", f"{report.cpu}, {report.num_cores} cores" + _gigabytes(report.memory_bytes, " of memory")),
+        ("features", " ".join(report.cpu_features) or "none known"),
+        ("system", report.system),
+        ("blas", report.blas),
+        ("extension", report.extension or f"absent: {report.extension_problem}"),
+        ("runner", report.runner),
+        ("cache", f"{report.cache_dir}" + _gigabytes(report.free_bytes, " free")),
+        *(("", f"{model.name}: {model.path.name}, {model.bytes / 1e6:.0f} MB") for model in report.models),
+    ]
+    for name, value in rows:
+        table.add_row(name, Text(value))
     console.out.print(table)
     for missing in report.missing:
-        console.out.print(f"\n[bold]missing[/bold]  {missing.what}: {missing.why}\n         {missing.how}")
+        console.out.print(
+            Text.assemble("\n", ("missing", "bold"), f"  {missing.what}: {missing.why}\n         {missing.how}")
+        )
 
 
 def _gigabytes(number: int | None, what: str) -> str:

@@ -7,6 +7,8 @@ alone.
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from draftgraph.types import FloatArray, IntArray
@@ -62,21 +64,29 @@ def swiglu(gate: FloatArray, up: FloatArray) -> FloatArray:
         return np.asarray(gate / (1 + np.exp(-gate)) * up)
 
 
-def attend_row(query: FloatArray, keys: FloatArray, values: FloatArray) -> FloatArray:
+def geglu(gate: FloatArray, up: FloatArray) -> FloatArray:
+    """Returns gelu(gate) · up, element by element, with GELU's tanh approximation (arXiv 1606.08415, 2002.05202)."""
+    with np.errstate(over="ignore"):  # gate³ may be infinite; then gelu is gate or 0
+        inner = np.float32(math.sqrt(2 / math.pi)) * (gate + np.float32(0.044715) * (gate * gate * gate))
+    return np.asarray(np.float32(0.5) * gate * (1 + np.tanh(inner)) * up)
+
+
+def attend_row(query: FloatArray, keys: FloatArray, values: FloatArray, scale: float) -> FloatArray:
     """Returns [heads, head_dim]: one row's attention over its own keys, in position order.
 
     Args:
         query: [heads, head_dim]; heads / kv_heads neighbours share a key head (arXiv 2305.13245).
-        keys, values: [kv_heads, n, head_dim] of the row's ancestors and itself.
+        keys, values: [kv_heads, n, head_dim] of the row's ancestors and itself, or the last of them.
+        scale: factor of the scores.
     """
     kv_heads, _, head_dim = keys.shape
     grouped = query.reshape(kv_heads, -1, head_dim)
-    scores = np.matmul(grouped, keys.transpose(0, 2, 1)) * np.float32(head_dim**-0.5)
+    scores = np.matmul(grouped, keys.transpose(0, 2, 1)) * np.float32(scale)
     weights = np.exp(scores - scores.max(axis=-1, keepdims=True))
     weights /= weights.sum(axis=-1, keepdims=True)
     return np.asarray(np.matmul(weights, values).reshape(query.shape))
 
 
-def embed(table: FloatArray, tokens: IntArray) -> FloatArray:
-    """Returns [rows, hidden]: the rows of table [vocab, hidden] for tokens [rows]."""
-    return np.asarray(table[tokens])
+def embed(table: FloatArray, tokens: IntArray, scale: float = 1.0) -> FloatArray:
+    """Returns [rows, hidden]: the rows of table [vocab, hidden] for tokens [rows], times scale."""
+    return np.asarray(table[tokens] * np.float32(scale))

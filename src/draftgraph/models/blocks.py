@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -88,6 +88,10 @@ def _short(value: Any) -> str:
     return text if len(text) <= 80 else f"{text[:77]}..."
 
 
+# (settings, the shape that all families share) -> fields of `ModelConfig`
+Additions = Callable[[Fields, ModelConfig], Mapping[str, Any]]
+
+
 @dataclass(frozen=True, slots=True)
 class Family:
     """What one family adds to the shared blocks.
@@ -97,9 +101,14 @@ class Family:
         gguf_archs: values of `general.architecture`.
         model_types: values of `model_type` in config.json.
         gguf_names, hf_names: field of `LayerWeights` or `ModelWeights` -> tensor name, with "{i}" for the layer.
+        hf, gguf: settings and the shape that all families share -> the fields of `ModelConfig` that the family adds.
+        hf_settings: config.json -> the same with the family's defaults, under the keys that `settings` reads.
+        hf_plain: setting of config.json -> the values that the family computes, in place of those for all families;
+            None where `hf` reads the setting.
+        gguf_known: settings under "<arch>." that `gguf` reads, beyond those of all families.
         always_biased: query, key and value always have biases; otherwise where the file says so.
         gguf_interleaved: the GGUF converter permutes query and key rows, so that RoPE rotates neighbouring pairs.
-        window: settings of config.json -> the sliding window in tokens, or None where every token sees all before it.
+        hf_norm_offset: what a folder's norms lack, all of them; GGUF files hold them whole.
     """
 
     name: str
@@ -107,9 +116,14 @@ class Family:
     model_types: tuple[str, ...]
     gguf_names: Mapping[str, str]
     hf_names: Mapping[str, str]
-    always_biased: bool
-    gguf_interleaved: bool
-    window: Callable[[Fields], int | None]
+    hf: Additions
+    gguf: Additions
+    hf_settings: Callable[[Mapping[str, Any]], Mapping[str, Any]] = dict
+    hf_plain: Mapping[str, tuple[Any, ...] | None] = field(default_factory=dict)
+    gguf_known: frozenset[str] = frozenset()
+    always_biased: bool = False
+    gguf_interleaved: bool = False
+    hf_norm_offset: float = 0.0
 
 
 # Names that a file may carry and that the computation does not need: RoPE tables, or factors read elsewhere.
@@ -133,6 +147,8 @@ GGUF_NAMES: Mapping[str, str] = {
     "gate": "blk.{i}.ffn_gate.weight",
     "up": "blk.{i}.ffn_up.weight",
     "down": "blk.{i}.ffn_down.weight",
+    "q_norm": "blk.{i}.attn_q_norm.weight",
+    "k_norm": "blk.{i}.attn_k_norm.weight",
 }
 HF_NAMES: Mapping[str, str] = {
     "embedding": "model.embed_tokens.weight",
@@ -151,24 +167,42 @@ HF_NAMES: Mapping[str, str] = {
     "gate": "model.layers.{i}.mlp.gate_proj.weight",
     "up": "model.layers.{i}.mlp.up_proj.weight",
     "down": "model.layers.{i}.mlp.down_proj.weight",
+    "q_norm": "model.layers.{i}.self_attn.q_norm.weight",
+    "k_norm": "model.layers.{i}.self_attn.k_norm.weight",
 }
 
 
 @dataclass(frozen=True, slots=True)
+class Layout:
+    """How one file format stores a family's weights; the fields are those of `Family`."""
+
+    names: Mapping[str, str]
+    spare: Sequence[str]
+    norm_offset: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class WeightName:
-    """Where one weight lies: a field of `LayerWeights` (layer >= 0) or of `ModelWeights` (layer -1)."""
+    """Where one weight lies: a field of `LayerWeights` (layer >= 0) or of `ModelWeights` (layer -1).
+
+    Args:
+        offset: what is added to the values in the file; only a norm has one, see `load_weight`.
+    """
 
     field: str
     layer: int
     name: str
     shape: tuple[int, ...]
+    offset: float = 0.0
 
 
-def weight_names(config: ModelConfig, names: Mapping[str, str], *, tied: bool) -> Iterator[WeightName]:
+def weight_names(config: ModelConfig, layout: Layout, *, tied: bool) -> Iterator[WeightName]:
     """Yields every weight that a model of this shape must have, the model's own first, then layer by layer."""
     hidden, rows = config.hidden_size, config.vocab_rows
     heads, kv_heads = config.num_heads * config.head_dim, config.num_kv_heads * config.head_dim
-    model = {"embedding": (rows, hidden), "final_norm": (hidden,)} | ({} if tied else {"head": (rows, hidden)})
+    model: dict[str, tuple[int, ...]] = {"embedding": (rows, hidden), "final_norm": (hidden,)}
+    if not tied:
+        model["head"] = (rows, hidden)
     biases = {"q_bias": (heads,), "k_bias": (kv_heads,), "v_bias": (kv_heads,)} if config.qkv_bias else {}
     layer: Mapping[str, tuple[int, ...]] = {
         "attn_norm": (hidden,),
@@ -181,17 +215,16 @@ def weight_names(config: ModelConfig, names: Mapping[str, str], *, tied: bool) -
         "gate": (config.intermediate_size, hidden),
         "up": (config.intermediate_size, hidden),
         "down": (hidden, config.intermediate_size),
+        **({"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)} if config.qk_norm else {}),
+        **({"post_attn_norm": (hidden,), "post_ffn_norm": (hidden,)} if config.post_norms else {}),
     }
-    for field, shape in model.items():
-        yield WeightName(field, -1, names[field], shape)
-    for i in range(config.num_layers):
-        for field, shape in layer.items():
-            yield WeightName(field, i, names[field].format(i=i), shape)
+    for i, fields in ((-1, model), *((i, layer) for i in range(config.num_layers))):
+        for name, shape in fields.items():
+            offset = layout.norm_offset if name.endswith("_norm") else 0.0
+            yield WeightName(name, i, layout.names[name].format(i=i), shape, offset)
 
 
-def check_weights(
-    source: TensorSource, config: ModelConfig, names: Mapping[str, str], spare: Sequence[str], *, tied: bool
-) -> list[WeightName]:
+def check_weights(source: TensorSource, config: ModelConfig, layout: Layout, *, tied: bool) -> list[WeightName]:
     """Returns `weight_names`, after checking that the source has them all, in these shapes, and nothing unknown.
 
     Raises:
@@ -199,7 +232,7 @@ def check_weights(
         UnsupportedModelError: a tensor that the family does not know, so that leaving it out would change the text.
     """
     wanted = []
-    for weight in weight_names(config, names, tied=tied):
+    for weight in weight_names(config, layout, tied=tied):
         if weight.name not in source:
             raise ModelFileError(
                 f"{source.path}: tensor {weight.name!r} is missing",
@@ -213,8 +246,9 @@ def check_weights(
                 "download the file again or convert the model again",
             )
         wanted.append(weight)
-    spare_names = {name.format(i=i) for name in (*spare, names["o_bias"]) for i in range(config.num_layers)}
-    known = {weight.name for weight in wanted} | spare_names | {names["head"]}
+    spare = (*layout.spare, layout.names["o_bias"])
+    known = {weight.name for weight in wanted} | {layout.names["head"]}
+    known |= {name.format(i=i) for name in spare for i in range(config.num_layers)}
     if unknown := [name for name in source.names() if name not in known]:
         shown = ", ".join(unknown[:3])
         raise UnsupportedModelError(
@@ -232,18 +266,16 @@ def _short_shape(config: ModelConfig) -> str:
     )
 
 
-def assemble(
-    source: TensorSource, config: ModelConfig, names: Mapping[str, str], spare: Sequence[str], *, tied: bool
-) -> ModelWeights:
+def assemble(source: TensorSource, config: ModelConfig, layout: Layout, *, tied: bool) -> ModelWeights:
     """Checks all tensors, then loads them.
 
     Raises:
         ModelFileError, UnsupportedModelError: as `check_weights`, and for values that are not finite.
     """
     loaded: dict[int, dict[str, FloatArray]] = {}
-    for weight in check_weights(source, config, names, spare, tied=tied):
-        loaded.setdefault(weight.layer, {})[weight.field] = load_finite(source, weight.name)
-    model = loaded.pop(-1)
+    for weight in check_weights(source, config, layout, tied=tied):
+        loaded.setdefault(weight.layer, {})[weight.field] = load_weight(source, weight)
+    model, names = loaded.pop(-1), layout.names
     layers = []
     for i in range(config.num_layers):
         _require_zero(source, names["o_bias"].format(i=i))
@@ -258,6 +290,12 @@ def assemble(
         )
     head = embedding if tied else model["head"]
     return ModelWeights(embedding=embedding, layers=tuple(layers), final_norm=model["final_norm"], head=head)
+
+
+def load_weight(source: TensorSource, weight: WeightName) -> FloatArray:
+    """Loads a weight as the model computes with it. Raises as `load_finite`."""
+    values = load_finite(source, weight.name)
+    return values + np.float32(weight.offset) if weight.offset else values
 
 
 def load_finite(source: TensorSource, name: str) -> FloatArray:

@@ -18,18 +18,22 @@ from draftgraph.models.blocks import (
     HF_SPARE,
     Family,
     Fields,
+    Layout,
     WeightName,
     assemble,
     check_weights,
 )
 from draftgraph.models.files import read_json
+from draftgraph.models.gemma3 import GEMMA3
 from draftgraph.models.gguf import GgufFile
 from draftgraph.models.llama import LLAMA
+from draftgraph.models.mistral import MISTRAL
 from draftgraph.models.qwen2 import QWEN2
+from draftgraph.models.qwen3 import QWEN3
 from draftgraph.models.safetensors import SafetensorsFolder
-from draftgraph.models.settings import gguf_config, hf_config, hf_fields
+from draftgraph.models.settings import gguf_config, hf_config, hf_fields, hf_settings
 
-FAMILIES = (LLAMA, QWEN2)
+FAMILIES = (LLAMA, MISTRAL, QWEN2, QWEN3, GEMMA3)
 BY_ARCH: Mapping[str, Family] = {arch: family for family in FAMILIES for arch in family.gguf_archs}
 BY_MODEL_TYPE: Mapping[str, Family] = {kind: family for family in FAMILIES for kind in family.model_types}
 
@@ -78,7 +82,7 @@ def read_config(source: Source) -> ModelConfig:
 
 def weight_names(source: Source, config: ModelConfig) -> list[WeightName]:
     """Returns where each weight lies, after checking all tensors as `load_weights` does; loads nothing."""
-    return check_weights(source, config, *_names(source), tied=is_tied(source))
+    return check_weights(source, config, _layout(source), tied=is_tied(source))
 
 
 def load_weights(source: Source, config: ModelConfig) -> ModelWeights:
@@ -90,14 +94,15 @@ def load_weights(source: Source, config: ModelConfig) -> ModelWeights:
         ModelFileError: a tensor is missing, has another shape or holds values that are not finite.
         UnsupportedModelError: a tensor's type, or a tensor the family does not have.
     """
-    return assemble(source, config, *_names(source), tied=is_tied(source))
+    return assemble(source, config, _layout(source), tied=is_tied(source))
 
 
 def is_tied(source: Source) -> bool:
-    """Whether the head is the embedding: a GGUF file has no output tensor, a config.json says so."""
+    """Whether the head is the embedding: a GGUF file has no output tensor, a config.json or its family says so."""
+    family = family_of(source)
     if isinstance(source, GgufFile):
-        return family_of(source).gguf_names["head"] not in source
-    return hf_fields(source).flag("tie_word_embeddings", default=False)
+        return family.gguf_names["head"] not in source
+    return hf_settings(source, family).flag("tie_word_embeddings", default=False)
 
 
 def end_token_ids(source: Source) -> tuple[int, ...]:
@@ -123,9 +128,11 @@ def model_name(source: Source) -> str:
     return path.stem if isinstance(source, GgufFile) else path.name
 
 
-def _names(source: Source) -> tuple[Mapping[str, str], Sequence[str]]:
+def _layout(source: Source) -> Layout:
     family = family_of(source)
-    return (family.gguf_names, GGUF_SPARE) if isinstance(source, GgufFile) else (family.hf_names, HF_SPARE)
+    if isinstance(source, GgufFile):
+        return Layout(family.gguf_names, GGUF_SPARE)
+    return Layout(family.hf_names, HF_SPARE, family.hf_norm_offset)
 
 
 def _ids(fields: Fields, keys: Sequence[str], unset: int = -1) -> tuple[int, ...]:

@@ -6,16 +6,8 @@ both file formats; the sliding window is off unless config.json switches it on.
 
 from __future__ import annotations
 
-from draftgraph.models.blocks import GGUF_NAMES, HF_NAMES, Family, Fields
-
-_DEFAULT_WINDOW = 4096
-
-
-def _window(fields: Fields) -> int | None:
-    if not fields.flag("use_sliding_window", default=False):
-        return None
-    return fields.whole("sliding_window", default=_DEFAULT_WINDOW)
-
+from draftgraph.models.blocks import GGUF_NAMES, HF_NAMES, Family
+from draftgraph.models.windows import no_gguf_window, qwen_windows
 
 QWEN2 = Family(
     name="qwen2",
@@ -23,7 +15,7 @@ QWEN2 = Family(
     model_types=("qwen2",),
     gguf_names=GGUF_NAMES,
     hf_names=HF_NAMES,
+    hf=qwen_windows,
+    gguf=no_gguf_window,
     always_biased=True,
-    gguf_interleaved=False,
-    window=_window,
 )

@@ -7,6 +7,7 @@ mathematics and is not implemented is refused by name, never ignored. Loads no w
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,8 @@ _GGUF_KNOWN = frozenset({
 })  # fmt: skip
 # Settings of config.json that change the computation, with the values that do not.
 _HF_PLAIN: Mapping[str, tuple[Any, ...]] = {
-    "hidden_act": ("silu", "swish"), "mlp_bias": (False,), "partial_rotary_factor": (1,), "rope_interleaved": (False,),
+    "hidden_act": ("silu", "swish"), "hidden_activation": ("silu", "swish"), "mlp_bias": (False,),
+    "partial_rotary_factor": (1,), "rope_interleaved": (False,), "use_bidirectional_attention": (False,),
     "num_experts": (0,), "num_local_experts": (0,), "quantization_config": (), "compression_config": (),
     "attn_logit_softcapping": (), "final_logit_softcapping": (), "logit_scale": (1,), "logits_scaling": (1,),
     "embedding_multiplier": (1,), "residual_multiplier": (1,), "attention_multiplier": (), "query_pre_attn_scalar": (),
@@ -49,8 +51,13 @@ _ROPE_COMMON = frozenset({
 
 
 def hf_fields(source: SafetensorsFolder) -> Fields:
-    """Returns the settings of config.json."""
+    """Returns the settings of config.json as they stand there."""
     return Fields(source.path / "config.json", source.config)
+
+
+def hf_settings(source: SafetensorsFolder, family: Family) -> Fields:
+    """Returns the settings of config.json with the family's defaults."""
+    return Fields(source.path / "config.json", family.hf_settings(source.config))
 
 
 def _float32(value: float) -> float:
@@ -84,16 +91,15 @@ def _vocab_rows(source: TensorSource, name: str, declared: int | None, num_token
 def gguf_config(source: GgufFile, family: Family) -> ModelConfig:
     arch = source.metadata["general.architecture"]
     fields = Fields(source.path, source.metadata, f"{arch}.")
+    known = _GGUF_KNOWN | family.gguf_known
     for key in source.metadata:
-        if key.startswith(fields.prefix) and key.removeprefix(fields.prefix) not in _GGUF_KNOWN:
+        if key.startswith(fields.prefix) and key.removeprefix(fields.prefix) not in known:
             fields.unsupported(key.removeprefix(fields.prefix), f"no such setting in the family {family.name}")
     fields.expect("attention.causal", True)
     fields.expect("expert_count", 0)
     fields.expect("rope.scaling.attn_factor", 1)
     hidden = fields.whole("embedding_length", high=_MAX_DIM)
     context = fields.whole("context_length")
-    window = fields.whole("attention.sliding_window", default=0, low=0)
-    _refuse_window(fields, "attention.sliding_window", window, context)
     heads, kv_heads, head_dim = _heads(
         fields, hidden, "attention.head_count", "attention.head_count_kv", "attention.key_length"
     )
@@ -103,7 +109,7 @@ def gguf_config(source: GgufFile, family: Family) -> ModelConfig:
     tokens = source.metadata.get("tokenizer.ggml.tokens")
     num_tokens = len(tokens) if isinstance(tokens, list) else None
     declared = None if fields.get("vocab_size") is None else fields.whole("vocab_size")
-    return ModelConfig(
+    config = ModelConfig(
         family=family.name,
         num_layers=fields.whole("block_count"),
         hidden_size=hidden,
@@ -120,6 +126,7 @@ def gguf_config(source: GgufFile, family: Family) -> ModelConfig:
         rope_factors=_gguf_rope_factors(source, fields, rope_dim),
         qkv_bias=family.always_biased or family.gguf_names["q_bias"].format(i=0) in source,
     )
+    return replace(config, **family.gguf(fields, config))
 
 
 def _rope_dim(fields: Fields, name: str, head_dim: int) -> int:
@@ -127,12 +134,6 @@ def _rope_dim(fields: Fields, name: str, head_dim: int) -> int:
     if rope_dim > head_dim or rope_dim % 2:
         fields.refuse(name, f"an even number up to the head size {head_dim}")
     return rope_dim
-
-
-def _refuse_window(fields: Fields, name: str, window: int, context: int) -> None:
-    """A window as long as the context, or 0 for none, changes nothing."""
-    if 0 < window < context:
-        fields.unsupported(name, f"no sliding window below the context length {context}")
 
 
 def _gguf_rope_factors(source: GgufFile, fields: Fields, rope_dim: int) -> FloatArray | None:
@@ -155,20 +156,17 @@ def _gguf_rope_factors(source: GgufFile, fields: Fields, rope_dim: int) -> Float
 
 
 def hf_config(source: SafetensorsFolder, family: Family) -> ModelConfig:
-    fields = hf_fields(source)
-    for name, plain in _HF_PLAIN.items():
-        fields.expect(name, *plain)
-    layer_types = fields.get("layer_types") or []
-    if not isinstance(layer_types, list) or any(kind != "full_attention" for kind in layer_types):
-        fields.unsupported("layer_types", "full_attention in every layer")
+    fields = hf_settings(source, family)
+    for name, plain in {**_HF_PLAIN, **family.hf_plain}.items():
+        if plain is not None:
+            fields.expect(name, *plain)
     hidden = fields.whole("hidden_size", high=_MAX_DIM)
     context = fields.whole("max_position_embeddings")
-    _refuse_window(fields, "sliding_window", family.window(fields) or 0, context)
     heads, kv_heads, head_dim = _heads(fields, hidden, "num_attention_heads", "num_key_value_heads", "head_dim")
     if head_dim % 2:
         fields.refuse("head_dim", "an even head size")
     rope_base, rope_factors = _hf_rope(fields, head_dim)
-    return ModelConfig(
+    config = ModelConfig(
         family=family.name,
         num_layers=fields.whole("num_hidden_layers"),
         hidden_size=hidden,
@@ -185,6 +183,7 @@ def hf_config(source: SafetensorsFolder, family: Family) -> ModelConfig:
         rope_factors=rope_factors,
         qkv_bias=family.always_biased or fields.flag("attention_bias", default=False),
     )
+    return replace(config, **family.hf(fields, config))
 
 
 def _hf_rope(fields: Fields, head_dim: int) -> tuple[float, FloatArray | None]:

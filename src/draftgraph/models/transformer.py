@@ -26,17 +26,20 @@ class Transformer:
     def __init__(self, config: ModelConfig, weights: ModelWeights, num_positions: int) -> None:
         self.config = config
         self._weights = weights
-        self._cos, self._sin = kernels.rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
+        self._gate = {"silu": kernels.swiglu, "gelu": kernels.geglu}[config.activation]
+        self._rope = kernels.rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
+        self._local_rope = self._rope
+        if config.local_rope_base:
+            self._local_rope = kernels.rope_table(num_positions, config.local_rope_base, config.rope_dim, None)
 
     def hidden(self, tokens: IntArray, positions: IntArray, attend: Attend) -> FloatArray:
         """Returns [rows, hidden]: the final hidden states of tokens [rows] at absolute positions [rows].
 
         `attend` is called once per layer and may store the keys and values; nothing else is modified.
         """
-        cos, sin = self._cos[positions], self._sin[positions]
-        x = kernels.embed(self._weights.embedding, tokens)
+        x = kernels.embed(self._weights.embedding, tokens, self.config.embedding_scale)
         for index, layer in enumerate(self._weights.layers):
-            x = x + self._attention(index, layer, x, cos, sin, attend)
+            x = x + self._attention(index, layer, x, positions, attend)
             x = x + self._feed_forward(layer, x)
         return kernels.rms_norm(x, self._weights.final_norm, self.config.norm_eps)
 
@@ -45,7 +48,7 @@ class Transformer:
         return kernels.linear(hidden, self._weights.head[:vocab_size])
 
     def _attention(
-        self, index: int, layer: LayerWeights, x: FloatArray, cos: FloatArray, sin: FloatArray, attend: Attend
+        self, index: int, layer: LayerWeights, x: FloatArray, positions: IntArray, attend: Attend
     ) -> FloatArray:
         config = self.config
         normed = kernels.rms_norm(x, layer.attn_norm, config.norm_eps)
@@ -54,11 +57,18 @@ class Transformer:
         queries = kernels.linear(normed, layer.q, layer.q_bias).reshape(heads)
         keys = kernels.linear(normed, layer.k, layer.k_bias).reshape(kv_heads)
         values = kernels.linear(normed, layer.v, layer.v_bias).reshape(kv_heads)
+        queries, keys = self._norm(queries, layer.q_norm), self._norm(keys, layer.k_norm)
+        cos, sin = (table[positions] for table in (self._local_rope if config.window(index) else self._rope))
         queries = kernels.rope(queries, cos, sin, config.rope_interleaved)
         keys = kernels.rope(keys, cos, sin, config.rope_interleaved)
-        return kernels.linear(attend(index, queries, keys, values).reshape(len(x), -1), layer.o)
+        out = kernels.linear(attend(index, queries, keys, values).reshape(len(x), -1), layer.o)
+        return self._norm(out, layer.post_attn_norm)
 
     def _feed_forward(self, layer: LayerWeights, x: FloatArray) -> FloatArray:
         normed = kernels.rms_norm(x, layer.ffn_norm, self.config.norm_eps)
-        gated = kernels.swiglu(kernels.linear(normed, layer.gate), kernels.linear(normed, layer.up))
-        return kernels.linear(gated, layer.down)
+        gated = self._gate(kernels.linear(normed, layer.gate), kernels.linear(normed, layer.up))
+        return self._norm(kernels.linear(gated, layer.down), layer.post_ffn_norm)
+
+    def _norm(self, x: FloatArray, weight: FloatArray | None) -> FloatArray:
+        """Returns x normalised over its last dimension, or as it is where the family has no norm here."""
+        return x if weight is None else kernels.rms_norm(x, weight, self.config.norm_eps)

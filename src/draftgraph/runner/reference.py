@@ -27,6 +27,7 @@ class ReferenceBackend:
     ) -> None:
         self._vocab_size = vocab_size
         self._weights = weights
+        self._config = config
         self._model = Transformer(config, weights, num_positions)
         self._store = KeyValueStore(config.num_layers, config.num_kv_heads, num_cells, config.head_dim)
 
@@ -37,7 +38,7 @@ class ReferenceBackend:
     def forward(
         self, tokens: IntArray, positions: IntArray, cells: Sequence[Cells], wanted: npt.NDArray[np.bool_]
     ) -> FloatArray:
-        hidden = self._model.hidden(tokens, positions, _Attention(self._store, cells))
+        hidden = self._model.hidden(tokens, positions, _Attention(self._config, self._store, cells))
         return self._model.logits(hidden[wanted], self._vocab_size)
 
     def move(self, source: Cells, target: Cells) -> None:
@@ -48,9 +49,10 @@ class ReferenceBackend:
 
 
 class _Attention:
-    """Attention of one pass: each row over its own list of cells, in position order."""
+    """Attention of one pass: each row over its own list of cells, in position order, or over the last of them."""
 
-    def __init__(self, store: KeyValueStore, cells: Sequence[Cells]) -> None:
+    def __init__(self, config: ModelConfig, store: KeyValueStore, cells: Sequence[Cells]) -> None:
+        self._config = config
         self._store = store
         self._cells = cells
         self._own: Cells = np.asarray([row[-1] for row in cells], np.intp)
@@ -58,8 +60,10 @@ class _Attention:
     def __call__(self, layer: int, queries: FloatArray, keys: FloatArray, values: FloatArray) -> FloatArray:
         self._store.write(layer, self._own, keys, values)
         out = np.empty_like(queries)
+        first = -self._config.window(layer)  # 0 is all
         for row, cells in enumerate(self._cells):
-            out[row] = kernels.attend_row(queries[row], *self._store.read(layer, cells))
+            seen_keys, seen_values = self._store.read(layer, cells[first:])
+            out[row] = kernels.attend_row(queries[row], seen_keys, seen_values, self._config.score_scale)
         return out
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -123,26 +124,47 @@ def test_swiglu_of_extreme_gates_is_the_limit_without_a_warning() -> None:
     )
 
 
+@pytest.mark.parametrize("size", [1, 7, 16, 33, 129, 1536])
+def test_geglu_is_right_and_row_invariant(size: int) -> None:
+    gate, up = normal(32, size, scale=2), normal(32, size, seed=1)
+    inner = np.sqrt(8 / np.pi) * (gate.astype(EXACT) + 0.044715 * gate.astype(EXACT) ** 3)
+    exact = gate / (1 + np.exp(-inner)) * up
+    np.testing.assert_allclose(kernels.geglu(gate, up), exact, rtol=2e-6, atol=1e-6)
+    both = np.stack([gate, up], axis=1)
+    assert_rows_do_not_see_each_other(lambda rows: kernels.geglu(rows[:, 0], rows[:, 1]), both)
+
+
+def test_geglu_is_close_to_gelu_itself_and_takes_its_limits_without_a_warning() -> None:
+    gate = np.linspace(-6, 6, 97, dtype=np.float32)[None]
+    exact = [x * (1 + math.erf(x / math.sqrt(2))) / 2 for x in gate[0].tolist()]
+    np.testing.assert_allclose(kernels.geglu(gate, np.ones_like(gate))[0], exact, atol=5e-4)
+    extreme = np.array([[-1e38, -200, 0, 100, 1e38]], np.float32)
+    assert kernels.geglu(extreme, np.ones_like(extreme)).tolist()[0] == pytest.approx(
+        [0, 0, 0, 100, 1e38], rel=1e-6, abs=1e-30
+    )
+
+
 @pytest.mark.parametrize(("heads", "kv_heads"), [(1, 1), (4, 4), (6, 2), (9, 3), (8, 1)])
 @pytest.mark.parametrize("num_keys", [1, 2, 17, 100])
 def test_attention_is_right_for_grouped_heads(heads: int, kv_heads: int, num_keys: int) -> None:
     head_dim = 16
     query = normal(heads, head_dim)
     keys, values = normal(kv_heads, num_keys, head_dim, seed=1), normal(kv_heads, num_keys, head_dim, seed=2)
-    found = kernels.attend_row(query, keys, values)
+    scale = 1 / np.sqrt(head_dim) if kv_heads > 1 else 0.3
+    found = kernels.attend_row(query, keys, values, scale)
     assert found.dtype == np.float32
     for head in range(heads):
         group = head // (heads // kv_heads)
-        scores = keys[group].astype(EXACT) @ query[head].astype(EXACT) / np.sqrt(head_dim)
+        scores = keys[group].astype(EXACT) @ query[head].astype(EXACT) * scale
         shares = np.exp(scores - scores.max())
         exact = shares @ values[group].astype(EXACT) / shares.sum()
         np.testing.assert_allclose(found[head], exact, atol=3e-6)
-    assert found.tobytes() == kernels.attend_row(query.copy(), keys.copy(), values.copy()).tobytes()
+    assert found.tobytes() == kernels.attend_row(query.copy(), keys.copy(), values.copy(), scale).tobytes()
 
 
 def test_attention_survives_scores_that_would_overflow() -> None:
     query, keys, values = normal(2, 8, scale=1e3), normal(1, 5, 8, seed=1, scale=1e3), normal(1, 5, 8, seed=2)
-    found = kernels.attend_row(query, keys, values)
+    found = kernels.attend_row(query, keys, values, 0.5)
     best = np.argmax(query @ keys[0].T, axis=1)
     np.testing.assert_allclose(found, values[0][best], rtol=1e-6)
 
@@ -152,5 +174,6 @@ def test_embedding_gives_the_rows_of_the_tokens() -> None:
     tokens = np.array([3, 3, 0, 9], np.int32)
     found = kernels.embed(table, tokens)
     assert np.array_equal(found, np.stack([table[token] for token in tokens]))
+    assert np.array_equal(kernels.embed(table, tokens, 2.5), found * np.float32(2.5))
     found[0] = 7
     assert not (table == 7).any(), "the table was handed out instead of a copy"

@@ -1,0 +1,199 @@
+// The core by itself, for builds with sanitizers: every type and level, trees, moves, and shapes that must be refused.
+// Prints one line per check; the exit code is 1 if one fails.
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <memory>
+#include <random>
+
+#include "core/decoder.hpp"
+#include "core/linear.hpp"
+
+using namespace draftgraph;
+
+namespace {
+
+int failures = 0;
+
+void expect(bool holds, const std::string& what) {
+    std::printf("%s  %s\n", holds ? "ok    " : "FAILED", what.c_str());
+    failures += !holds;
+}
+
+void expect_refused(const std::string& what, const std::function<void()>& call) {
+    try {
+        call();
+    } catch (const std::exception&) {
+        return expect(true, what + " is refused");
+    }
+    expect(false, what + " is refused");
+}
+
+const Type kTypes[] = {Type::F32, Type::F16, Type::BF16, Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0, Type::Q4_K, Type::Q5_K, Type::Q6_K};
+
+// Bytes of a tensor; each float and half in them is small and finite.
+std::vector<uint8_t> random_bytes(size_t count, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::vector<uint8_t> bytes(count);
+    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() & 0x2f);
+    return bytes;
+}
+
+size_t tensor_bytes(Type type, int64_t outputs, int64_t inputs) {
+    const TypeInfo& info = type_info(type);
+    return static_cast<size_t>(outputs * (inputs / info.block)) * info.block_bytes;
+}
+
+std::vector<float> random_floats(int64_t count, uint32_t seed) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    std::vector<float> values(static_cast<size_t>(count));
+    for (float& value : values) value = normal(random);
+    return values;
+}
+
+void test_products() {
+    constexpr int64_t outputs = 37, inputs = 512, rows = 11;
+    const std::vector<float> x = random_floats(rows * inputs, 1);
+    for (const Type type : kTypes) {
+        const std::vector<uint8_t> bytes = random_bytes(tensor_bytes(type, outputs, inputs), 2);
+        const TensorView view{type, outputs, inputs, bytes.data(), bytes.size()};
+        std::vector<float> first(rows * outputs);
+        Linear(view, 1, "portable").multiply(rows, x.data(), first.data());
+        bool same = true;
+        for (const std::string& level : kernel_levels())
+            for (const int threads : {1, 3}) {
+                std::vector<float> out(rows * outputs);
+                Linear(view, threads, level).multiply(rows, x.data(), out.data());
+                same = same && std::memcmp(out.data(), first.data(), out.size() * sizeof(float)) == 0;
+                Linear(view, threads, level).multiply(1, x.data() + inputs, out.data());
+                same = same && std::memcmp(out.data(), first.data() + outputs, outputs * sizeof(float)) == 0;
+            }
+        expect(same, "type " + std::to_string(static_cast<uint32_t>(type)) + " has the same bits at every level, alone and among 11");
+    }
+}
+
+// A decoder of two layers with every option on, over tensors that this object owns.
+struct Tiny {
+    explicit Tiny(int threads, const std::string& level) {
+        shape.num_layers = 2;
+        shape.hidden = 72;
+        shape.intermediate = 100;
+        shape.num_heads = 4;
+        shape.num_kv_heads = 2;
+        shape.head_dim = 16;
+        shape.vocab = 77;
+        shape.num_cells = 64;
+        shape.num_positions = 40;
+        shape.rope_dim = 16;
+        shape.gelu = true;
+        shape.norm_eps = 1e-5f;
+        shape.embedding_scale = 2;
+        shape.score_scale = 0.25f;
+        uint32_t seed = 1;
+        const auto tensor = [&](int64_t outputs, int64_t inputs) {
+            values.push_back(random_floats(outputs * inputs, seed++));
+            for (float& value : values.back()) value /= __builtin_sqrtf(static_cast<float>(inputs));
+            return TensorView{Type::F32, outputs, inputs, reinterpret_cast<const uint8_t*>(values.back().data()), values.back().size() * 4};
+        };
+        const auto ones = [](int64_t n) { return std::vector<float>(static_cast<size_t>(n), 1.0f); };
+        const TensorView embedding = tensor(80, 72), head = tensor(77, 72);
+        std::vector<LayerViews> layers(2);
+        for (LayerViews& l : layers) {
+            l = {tensor(64, 72), tensor(32, 72), tensor(32, 72), tensor(72, 64), tensor(100, 72), tensor(100, 72), tensor(72, 100), {}, 0, false};
+            l.vectors = {ones(72), ones(72), ones(64), ones(32), ones(32), ones(16), ones(16), ones(72), ones(72)};
+        }
+        layers[0].window = 5;
+        layers[0].local_rope = true;
+        const RopeTable table{ones(40 * 8), std::vector<float>(40 * 8, 0.0f)};
+        decoder = std::make_unique<Decoder>(shape, embedding, head, layers, ones(72), table, table, threads, level);
+    }
+
+    // The logits of a chain of tokens, `chunk` at a time, in cells [first, …).
+    std::vector<float> chain(const std::vector<int32_t>& tokens, size_t chunk, int32_t first = 0) {
+        std::vector<float> logits;
+        for (size_t start = 0; start < tokens.size(); start += chunk) {
+            const size_t rows = std::min(chunk, tokens.size() - start);
+            std::vector<int32_t> positions, offsets{0}, cells;
+            for (size_t r = 0; r < rows; ++r) {
+                positions.push_back(static_cast<int32_t>(start + r));
+                for (size_t c = 0; c <= start + r; ++c) cells.push_back(first + static_cast<int32_t>(c));
+                offsets.push_back(static_cast<int32_t>(cells.size()));
+            }
+            const std::vector<uint8_t> wanted(rows, 1);
+            std::vector<float> out(rows * 77);
+            decoder->forward(static_cast<int64_t>(rows), tokens.data() + start, positions.data(), offsets.data(), cells.data(), wanted.data(), out.data());
+            logits.insert(logits.end(), out.begin(), out.end());
+        }
+        return logits;
+    }
+
+    Shape shape;
+    std::vector<std::vector<float>> values;
+    std::unique_ptr<Decoder> decoder;
+};
+
+void test_decoder() {
+    std::vector<int32_t> tokens;
+    for (int32_t i = 0; i < 30; ++i) tokens.push_back(i * 7 % 77);
+    const std::vector<float> expected = Tiny(1, "portable").chain(tokens, 1);
+    bool same = true;
+    for (const std::string& level : kernel_levels())
+        for (const int threads : {1, 2, 4})
+            for (const size_t chunk : {size_t{1}, size_t{7}, size_t{30}}) same = same && Tiny(threads, level).chain(tokens, chunk) == expected;
+    expect(same, "a text has the same rows in any chunks, on any threads, at every level");
+
+    Tiny tiny(2, "");
+    tiny.chain(tokens, 30, 20);
+    const std::vector<int32_t> source{21, 22, 23, 40}, target{20, 21, 22, 23};
+    std::vector<float> before(4 * 32), after(4 * 32), values(4 * 32);
+    tiny.decoder->read_cells(1, 4, source.data(), before.data(), values.data());
+    tiny.decoder->move_cells(4, source.data(), target.data());
+    tiny.decoder->read_cells(1, 4, target.data(), after.data(), values.data());
+    expect(before == after, "overlapping cells move as if all were read first");
+}
+
+void test_refusals() {
+    Tiny tiny(2, "");
+    const std::vector<int32_t> zero{0}, offsets{0, 1};
+    const uint8_t wanted = 1;
+    std::vector<float> logits(77);
+    const auto forward = [&](int32_t token, int32_t position, int32_t cell) {
+        tiny.decoder->forward(1, &token, &position, offsets.data(), &cell, &wanted, logits.data());
+    };
+    expect_refused("a token outside the vocabulary", [&] { forward(77, 0, 0); });
+    expect_refused("a negative token", [&] { forward(-1, 0, 0); });
+    expect_refused("a position outside the context", [&] { forward(0, 40, 0); });
+    expect_refused("a cell outside the cache", [&] { forward(0, 0, 64); });
+    const int32_t far = 1 << 30;
+    expect_refused("a move outside the cache", [&] { tiny.decoder->move_cells(1, &far, zero.data()); });
+    const std::vector<uint8_t> bytes(1000);
+    for (const Type type : kTypes) {
+        for (const int64_t outputs : {int64_t{-1}, int64_t{0}, int64_t{1} << 40, int64_t{1} << 62})
+            expect_refused("a matrix of " + std::to_string(outputs) + " outputs", [&] { make_matrix(type, outputs, 256, bytes.size()); });
+        expect_refused("a matrix with too few bytes", [&] { make_matrix(type, 1000, 256, bytes.size()); });
+    }
+    expect_refused("an unknown type", [&] { type_info(static_cast<Type>(77)); });
+    expect_refused("an unknown level", [&] { kernels("none"); });
+}
+
+void test_halves() {
+    bool same = true;
+    for (uint32_t h = 0; h < 65536; ++h) {
+        const float f = half_to_float(static_cast<uint16_t>(h));
+        same = same && (f != f || float_to_half(f) == h);
+    }
+    expect(same, "every half survives the way to float and back");
+}
+
+}  // namespace
+
+int main() {
+    test_halves();
+    test_products();
+    test_decoder();
+    test_refusals();
+    std::printf("%d failures\n", failures);
+    return failures != 0;
+}
