@@ -44,8 +44,18 @@ def kernel_level() -> str:
 
 
 def num_cores() -> int:
-    """Returns how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    """Returns how many physical cores this process may use; logical ones where the system does not tell them apart."""
+    if not hasattr(os, "sched_getaffinity"):
+        return os.cpu_count() or 1
+    return len({_siblings(cpu) for cpu in os.sched_getaffinity(0)})
+
+
+def _siblings(cpu: int) -> str:
+    """Returns the logical CPUs that share a core with `cpu`, as Linux writes them."""
+    try:
+        return Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list").read_text(encoding="ascii")
+    except OSError:
+        return str(cpu)
 
 
 def child_environment(changes: Mapping[str, str]) -> dict[str, str]:

@@ -40,6 +40,9 @@ MODELS = {
     "llama, untied": ("llama", False),
     "qwen2, tied": ("qwen2", True),
     "qwen2, untied": ("qwen2", False),
+    "qwen3, untied": ("qwen3", False),
+    "mistral, untied": ("mistral", False),
+    "gemma3, untied": ("gemma3", False),
 }
 SAMPLINGS: dict[str, dict[str, object]] = {
     "greedy": {},
@@ -121,6 +124,18 @@ def test_no_drafter_changes_the_text_at_any_sampling(drafter: str) -> None:
 def test_no_drafter_changes_the_text_of_any_model(name: str, sampling: str) -> None:
     for drafter in ("mixture", "random graphs", "half right", "model, width 3, other weights"):
         assert result(drafted(name, sampling, drafter, budget=7)) == plain(name, sampling), drafter
+
+
+@pytest.mark.parametrize("name", ["mistral, untied", "gemma3, untied"])
+@pytest.mark.parametrize("drafter", ["oracle", "longer than any budget", "duplicates", "mixture"])
+def test_windows_that_slide_over_prompt_text_and_drafts_do_not_change_the_text(name: str, drafter: str) -> None:
+    """The window is eight tokens: shorter than the prompt, and than a path of the longest drafts."""
+    assert max(model(name)[0].windows) == 8 < len(PROMPT)
+    for sampling, budget in (("greedy", 16), ("greedy", 3), ("temperature 1.5, top-p", 16)):
+        assert result(drafted(name, sampling, drafter, budget, chunk=5)) == plain(name, sampling)
+    if drafter == "longer than any budget":
+        deepest = drafted(name, "greedy", drafter, budget=16).stats
+        assert deepest.tokens_per_step > 8, "no path outgrew the window"
 
 
 @pytest.mark.parametrize("merge_length", range(4))

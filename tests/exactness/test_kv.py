@@ -29,22 +29,24 @@ PROMPT = (5, 9, 33, 5, 9, 70, 2, 5, 9, 5, 9)
 
 
 @functools.cache
-def model(seed: int = 0) -> tuple[ModelConfig, ModelWeights]:
-    return small_model("qwen2", seed=seed)
+def model(seed: int = 0, family: str = "qwen2") -> tuple[ModelConfig, ModelWeights]:
+    return small_model(family, seed=seed, tied=family == "qwen2")
 
 
 def extension(tokens: Sequence[int], parents: Sequence[int]) -> Extension:
     return Extension(np.asarray(tokens, np.int32), np.asarray(parents, np.int32), 0)
 
 
-def assert_fresh(runner: ReferenceRunner, slot: int, tokens: Sequence[int], seed: int = 0) -> None:
+def assert_fresh(
+    runner: ReferenceRunner, slot: int, tokens: Sequence[int], seed: int = 0, family: str = "qwen2"
+) -> None:
     """Asserts that the slot holds exactly `tokens`, as a prefill of them in another runner computes them."""
-    fresh = tiny_runner(model(seed))
+    fresh = tiny_runner(model(seed, family))
     other = fresh.open()
     if tokens:
         fresh.extend(VerifyBatch((other,), [extension(tokens, range(-1, len(tokens) - 1))]))
         fresh.commit(other, range(len(tokens)))
-    for layer in range(model(seed)[0].num_layers):
+    for layer in range(model(seed, family)[0].num_layers):
         for found, wanted in zip(runner.committed_keys(slot, layer), fresh.committed_keys(other, layer), strict=True):
             np.testing.assert_array_equal(found, wanted)
 
@@ -55,31 +57,32 @@ def drafters(text: Sequence[int]) -> dict[str, Drafter]:
     return named
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(temperature: float) -> None:
+def test_after_every_step_the_cache_is_that_of_a_fresh_prefill(temperature: float, family: str) -> None:
     options = {"max_tokens": 20, "temperature": temperature, "seed": 1}
-    text = (*PROMPT, *write(make_engine(tiny_runner(model())), PROMPT, 0, **options).output)
+    text = (*PROMPT, *write(make_engine(tiny_runner(model(0, family))), PROMPT, 0, **options).output)
     num_rejected = 0
     for name, drafter in drafters(text).items():
-        runner = tiny_runner(model())
+        runner = tiny_runner(model(0, family))
         engine = make_engine(runner, drafter, prefill_chunk=4)
         request = engine.submit(PROMPT, SamplingParams(**options), 8)  # type: ignore[arg-type]
         while request.state is not State.FINISHED:
             engine.step()
             runner.check()
             if request.state is State.DECODE and request.num_written % 3 == 0:
-                assert_fresh(runner, request.slot, request.tokens[:-1])
+                assert_fresh(runner, request.slot, request.tokens[:-1], family=family)
         assert tuple(request.tokens) == text, name
         num_rejected += request.stats.verified_rows - request.stats.accepted_nodes
     assert num_rejected > 200, "without rejections the test shows little"
 
 
-@pytest.mark.parametrize("merge_length", [0, 1, 2])
+@pytest.mark.parametrize(("merge_length", "family"), [(0, "qwen2"), (1, "qwen2"), (2, "qwen2"), (1, "gemma3")])
 @pytest.mark.parametrize("temperature", [0.0, 0.9])
-def test_the_draft_model_s_cache_is_that_of_a_fresh_prefill(temperature: float, merge_length: int) -> None:
+def test_the_draft_model_s_cache_is_that_of_a_fresh_prefill(temperature: float, merge_length: int, family: str) -> None:
     """With merging, paths are accepted through edges along which the draft model computed nothing."""
     for rule_, ranking in ((match, None), (residual, drawn)):
-        draft_runner = tiny_runner(model(1))
+        draft_runner = tiny_runner(model(1, family))
         drafter = ModelDrafter(draft_runner, 3, 4, **({} if ranking is None else {"ranking": ranking}))
         engine = make_engine(tiny_runner(model()), drafter, rule=rule_, merge_length=merge_length, prefill_chunk=4)
         sampling = SamplingParams(max_tokens=24, temperature=temperature, seed=2)
@@ -91,7 +94,7 @@ def test_the_draft_model_s_cache_is_that_of_a_fresh_prefill(temperature: float, 
             if request.state is State.DECODE and draft_runner.num_free_slots < 8:
                 held = draft_runner.committed_keys(0, 0)[0].shape[1]
                 assert held < len(request.tokens), "the root was committed"
-                assert_fresh(draft_runner, 0, request.tokens[:held], seed=1)
+                assert_fresh(draft_runner, 0, request.tokens[:held], seed=1, family=family)
                 checked += 1
         assert checked > 3
         assert draft_runner.num_free_slots == 8

@@ -42,7 +42,7 @@ def model(name: str) -> tuple[ModelConfig, ModelWeights]:
         config = tiny_config(
             "gemma3", hidden_size=32, intermediate_size=48, head_dim=8, vocab_rows=96, attention_scale=0.25
         )
-        return config, random_weights(config, seed=2)
+        return config, random_weights(config, seed=4)
     return small_model(name, tied=name == "llama", seed=1)
 
 

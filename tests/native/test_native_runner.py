@@ -65,7 +65,7 @@ def chain_rows(runner: NativeRunner, tokens: list[int], chunk: int) -> np.ndarra
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("family", ["llama", "qwen2"])
+@pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma3", "mistral"])
 def test_logits_are_near_the_reference_runner(folder: Path, family: str, kind: str | None) -> None:
     model = make_model(folder, family, kind, tied=kind != "Q6_K")
     text = tokens_of(12)
@@ -79,9 +79,10 @@ def test_logits_are_near_the_reference_runner(folder: Path, family: str, kind: s
     assert error < (0.002 if kind in (None, "F16", "BF16") else 0.3)
 
 
+@pytest.mark.parametrize("family", ["llama", "gemma3"])
 @pytest.mark.parametrize("kind", ["Q8_0", "Q4_K", "Q6_K", "BF16"])
-def test_rows_do_not_depend_on_chunks_threads_or_level(folder: Path, kind: str) -> None:
-    model = make_model(folder, kind=kind)
+def test_rows_do_not_depend_on_chunks_threads_or_level(folder: Path, family: str, kind: str) -> None:
+    model = make_model(folder, family, kind)
     text = tokens_of(45)
     expected = chain_rows(make_runner(model, threads=1), text, 1)
     for level in native.kernel_levels():
@@ -91,7 +92,7 @@ def test_rows_do_not_depend_on_chunks_threads_or_level(folder: Path, kind: str) 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_every_node_of_a_random_tree_has_the_row_of_its_own_path(folder: Path, seed: int) -> None:
-    model = make_model(folder, kind="Q4_K")
+    model = make_model(folder, "gemma3" if seed % 2 else "llama", "Q4_K")  # gemma3 has layers with a window
     runner, rng = make_runner(model), random.Random(seed)
     prefix = tokens_of(20, seed)
     slot, other = runner.open(), runner.open()
@@ -161,12 +162,13 @@ def test_the_cache_after_rejections_is_a_fresh_prefills(folder: Path) -> None:
     runner.check()
 
 
+@pytest.mark.parametrize("family", ["qwen2", "gemma3"])
 @pytest.mark.parametrize("dtype", ["F32", "F16", "BF16"])
-def test_a_safetensors_folder_gives_the_bits_of_its_gguf_twin(folder: Path, dtype: str) -> None:
-    config = tiny_config("qwen2", **WIDE)
+def test_a_safetensors_folder_gives_the_bits_of_its_gguf_twin(folder: Path, family: str, dtype: str) -> None:
+    config = tiny_config(family, **WIDE)
     kind = None if dtype == "F32" else dtype
-    one = load_model(write_gguf(folder / f"twin-{dtype}.gguf", "qwen2", quant=kind, config=config))
-    two = load_model(write_hf_folder(folder / f"twin-{dtype}", "qwen2", dtype=dtype, config=config))
+    one = load_model(write_gguf(folder / f"twin-{family}-{dtype}.gguf", family, quant=kind, config=config))
+    two = load_model(write_hf_folder(folder / f"twin-{family}-{dtype}", family, dtype=dtype, config=config))
     assert why_not(two.source, two.config) is None
     text = tokens_of(20)
     assert (chain_rows(make_runner(one), text, 20) == chain_rows(make_runner(two), text, 7)).all()

@@ -218,8 +218,8 @@ def weight_names(config: ModelConfig, layout: Layout, *, tied: bool) -> Iterator
         **({"q_norm": (config.head_dim,), "k_norm": (config.head_dim,)} if config.qk_norm else {}),
         **({"post_attn_norm": (hidden,), "post_ffn_norm": (hidden,)} if config.post_norms else {}),
     }
-    for i, fields in ((-1, model), *((i, layer) for i in range(config.num_layers))):
-        for name, shape in fields.items():
+    for i in range(-1, config.num_layers):
+        for name, shape in (model if i < 0 else layer).items():
             offset = layout.norm_offset if name.endswith("_norm") else 0.0
             yield WeightName(name, i, layout.names[name].format(i=i), shape, offset)
 

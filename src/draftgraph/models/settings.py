@@ -20,6 +20,7 @@ from draftgraph.models.safetensors import SafetensorsFolder
 from draftgraph.types import FloatArray
 
 _MAX_DIM = 2**20
+_MAX_LAYERS = 2**16
 # Settings under "<arch>." that are read below or do not change the computation; any other is refused.
 _GGUF_KNOWN = frozenset({
     "attention.causal", "attention.head_count", "attention.head_count_kv", "attention.key_length",
@@ -111,7 +112,7 @@ def gguf_config(source: GgufFile, family: Family) -> ModelConfig:
     declared = None if fields.get("vocab_size") is None else fields.whole("vocab_size")
     config = ModelConfig(
         family=family.name,
-        num_layers=fields.whole("block_count"),
+        num_layers=fields.whole("block_count", high=_MAX_LAYERS),
         hidden_size=hidden,
         intermediate_size=fields.whole("feed_forward_length"),
         num_heads=heads,
@@ -168,7 +169,7 @@ def hf_config(source: SafetensorsFolder, family: Family) -> ModelConfig:
     rope_base, rope_factors = _hf_rope(fields, head_dim)
     config = ModelConfig(
         family=family.name,
-        num_layers=fields.whole("num_hidden_layers"),
+        num_layers=fields.whole("num_hidden_layers", high=_MAX_LAYERS),
         hidden_size=hidden,
         intermediate_size=fields.whole("intermediate_size"),
         num_heads=heads,

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from draftgraph.errors import ModelFileError, ParameterError
 from draftgraph.kernels.reference import rope_table
 from draftgraph.models.base import ModelConfig
+from draftgraph.models.blocks import WeightName
 from draftgraph.models.families import Source, weight_names
 from draftgraph.runner.kv import Cells
 from draftgraph.runner.paged import PagedRunner, cells_needed
@@ -65,14 +66,14 @@ class NativeBackend:
     ) -> None:
         self._vocab_size = vocab_size
         self._heads = (config.num_kv_heads, config.head_dim)
-        weights = {(weight.layer, weight.field): weight.name for weight in weight_names(source, config)}
-        embedding = _tensor(source, weights[-1, "embedding"])
-        head = weights.get((-1, "head"), weights[-1, "embedding"])
+        weights = {(weight.layer, weight.field): weight for weight in weight_names(source, config)}
+        embedding = weights[-1, "embedding"]
+        head = weights.get((-1, "head"), embedding)
         rope = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
         local_rope = rope_table(num_positions, config.local_rope_base or config.rope_base, config.rope_dim, None)
         layers = [
             _native.Layer(
-                **_layer(source, config, {field: name for (i, field), name in weights.items() if i == index}),
+                **_layer(source, {field: weight for (i, field), weight in weights.items() if i == index}),
                 window=config.window(index),
                 local_rope=bool(config.window(index) and config.local_rope_base),
             )
@@ -96,7 +97,7 @@ class NativeBackend:
                 embedding_scale=config.embedding_scale,
                 score_scale=config.score_scale,
             ),
-            embedding=embedding,
+            embedding=_tensor(source, embedding),
             head=_tensor(source, head, rows=vocab_size),
             layers=layers,
             final_norm=_vector(source, weights[-1, "final_norm"]),
@@ -177,18 +178,19 @@ class NativeRunner(PagedRunner):
         )
 
 
-def _layer(source: Source, config: ModelConfig, names: Mapping[str, str]) -> dict[str, Any]:
+def _layer(source: Source, weights: Mapping[str, WeightName]) -> dict[str, Any]:
     """Returns one layer's tensors and vectors by field."""
-    tensors = {field: _tensor(source, names[field]) for field in _LINEAR}
-    return tensors | {field: _vector(source, names.get(field)) for field in _VECTORS}
+    tensors = {field: _tensor(source, weights[field]) for field in _LINEAR}
+    return tensors | {field: _vector(source, weights.get(field)) for field in _VECTORS}
 
 
-def _tensor(source: Source, name: str, rows: int | None = None) -> Any:
+def _tensor(source: Source, weight: WeightName, rows: int | None = None) -> Any:
     """Returns the first `rows` rows of a matrix as the core takes them, a view of the file."""
-    outputs, inputs = source.shape(name)
-    blocks = source.blocks(name)[:rows]
-    return _native.Tensor(TYPES[source.type_name(name)], rows or outputs, inputs, blocks.reshape(-1))
+    outputs, inputs = weight.shape
+    blocks = source.blocks(weight.name)[:rows]
+    return _native.Tensor(TYPES[source.type_name(weight.name)], rows or outputs, inputs, blocks.reshape(-1))
 
 
-def _vector(source: Source, name: str | None) -> FloatArray:
-    return np.empty(0, np.float32) if name is None else source.load(name).reshape(-1)
+def _vector(source: Source, weight: WeightName | None) -> FloatArray:
+    """Returns a norm or a bias as the computation uses it; empty if the model has none."""
+    return np.empty(0, np.float32) if weight is None else source.load(weight.name) + np.float32(weight.offset)

@@ -23,7 +23,8 @@ from draftgraph.models.families import (
 )
 from support import tiny
 
-FAMILIES = ("llama", "qwen2")
+FAMILIES = ("llama", "qwen2", "qwen3", "gemma3")  # by their GGUF files
+FOLDERS = (*FAMILIES, "mistral")
 HIDDEN, ROWS = 64, len(tiny.tiny_tokenizer().tokens)
 
 
@@ -47,7 +48,7 @@ def assert_same_weights(ours: ModelWeights, wanted: ModelWeights) -> None:
 
 
 @pytest.mark.parametrize("tied", [True, False])
-@pytest.mark.parametrize("family", FAMILIES)
+@pytest.mark.parametrize("family", FOLDERS)
 @pytest.mark.parametrize(("dtype", "shards"), [("F32", 1), ("F16", 3), ("BF16", 1)])
 def test_a_folder_gives_the_model_that_was_written(
     tmp_path: Path, family: str, tied: bool, dtype: str, shards: int
@@ -73,6 +74,35 @@ def test_a_gguf_file_gives_the_same_model_with_its_own_order_of_query_and_key_ro
         ]
         wanted = replace(wanted, layers=tuple(layers))
     assert_same_weights(weights, wanted)
+
+
+def test_a_gguf_file_of_a_mistral_model_is_one_of_a_llama_model(tmp_path: Path) -> None:
+    config = tiny.tiny_config("mistral", windows=())
+    weights = tiny.random_weights(config)
+    found, read = loaded(tiny.write_gguf(tmp_path / "m.gguf", config=config, weights=weights))
+    assert found == replace(config, family="llama", rope_interleaved=True)
+    np.testing.assert_array_equal(read.layers[1].q, tiny.permute_for_gguf(weights.layers[1].q, 4))
+
+
+def test_the_four_norms_of_a_gemma3_layer_stand_where_they_are_applied() -> None:
+    """ "post_attention_layernorm" is the norm before the feed-forward in other families, and after attention here."""
+    names = tiny.hf_names("gemma3")
+    places = {
+        "attn_norm": "input", "post_attn_norm": "post_attention", "ffn_norm": "pre_feedforward",
+        "post_ffn_norm": "post_feedforward",
+    }  # fmt: skip
+    for field, place in places.items():
+        assert names[field] == f"model.layers.{{i}}.{place}_layernorm.weight"
+    assert tiny.hf_names("llama")["ffn_norm"] == "model.layers.{i}.post_attention_layernorm.weight"
+
+
+def test_norms_of_a_gemma3_folder_lack_one_and_those_of_its_gguf_file_do_not(tmp_path: Path) -> None:
+    folder = open_source(tiny.write_hf_folder(tmp_path / "m", "gemma3"))
+    file = open_source(tiny.write_gguf(tmp_path / "m.gguf", "gemma3"))
+    for source, offset in ((folder, 1.0), (file, 0.0)):
+        for weight in weight_names(source, read_config(source)):
+            assert weight.offset == (offset if len(weight.shape) == 1 else 0)
+    np.testing.assert_array_equal(folder.load("model.norm.weight") + 1, file.load("output_norm.weight"))
 
 
 def test_rotating_pairs_of_permuted_rows_equals_rotating_halves() -> None:
@@ -104,10 +134,11 @@ def test_k_quantised_files_load_with_rows_of_256(tmp_path: Path) -> None:
         assert weights.layers[1].down.shape == (256, 512)
 
 
-def test_weight_names_lead_to_every_tensor(tmp_path: Path) -> None:
+@pytest.mark.parametrize("family", FAMILIES)
+def test_weight_names_lead_to_every_tensor(tmp_path: Path, family: str) -> None:
     for path in (
-        tiny.write_gguf(tmp_path / "m.gguf", "qwen2"),
-        tiny.write_hf_folder(tmp_path / "m", "qwen2", tied=False),
+        tiny.write_gguf(tmp_path / "m.gguf", family),
+        tiny.write_hf_folder(tmp_path / "m", family, tied=False),
     ):
         source = open_source(path)
         names = weight_names(source, read_config(source))
@@ -119,18 +150,24 @@ def test_weight_names_lead_to_every_tensor(tmp_path: Path) -> None:
 # Tensors
 
 
-ALL_NAMES = list(tiny.named_tensors(tiny.random_weights(tiny.tiny_config(), tied=False), tiny.HF_NAMES))
+def hf_tensors(family: str) -> list[str]:
+    weights = tiny.random_weights(tiny.tiny_config(family), tied=False)
+    return list(tiny.named_tensors(weights, tiny.hf_names(family)))
 
 
 @pytest.mark.parametrize(
-    "name", list(tiny.named_tensors(tiny.random_weights(tiny.tiny_config(), tied=False), tiny.HF_NAMES))
+    ("family", "name"),
+    [
+        *(("llama", name) for name in hf_tensors("llama")),
+        *(("gemma3", name) for name in hf_tensors("gemma3") if "norm" in name),
+    ],
 )
-def test_every_tensor_is_needed_and_has_its_shape(tmp_path: Path, name: str) -> None:
+def test_every_tensor_is_needed_and_has_its_shape(tmp_path: Path, family: str, name: str) -> None:
     with pytest.raises(ModelFileError, match=r"is missing|no matrix"):
-        loaded(tiny.write_hf_folder(tmp_path / "dropped", tied=False, drop_tensors=[name]))
+        loaded(tiny.write_hf_folder(tmp_path / "dropped", family, tied=False, drop_tensors=[name]))
     values = {name: np.zeros((3, 5), np.float32)}
     with pytest.raises(ModelFileError, match=r"\(3, 5\)|3 embedding rows"):
-        loaded(tiny.write_hf_folder(tmp_path / "reshaped", tied=False, extra_tensors=values))
+        loaded(tiny.write_hf_folder(tmp_path / "reshaped", family, tied=False, extra_tensors=values))
 
 
 @pytest.mark.parametrize(
