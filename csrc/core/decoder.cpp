@@ -3,6 +3,8 @@
 #include <cstring>
 #include <initializer_list>
 
+#include "core/packed.hpp"
+
 namespace draftgraph {
 namespace {
 
@@ -26,7 +28,8 @@ struct Decoder::Call {
 };
 
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
-                 std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level)
+                 std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
+                 const std::string& packed)
     : shape_(shape), k_(kernels(level)), team_(threads), embedding_(embedding), final_norm_(std::move(final_norm)),
       rope_(std::move(rope)), local_rope_(std::move(local_rope)) {
     const Shape& s = shape_;
@@ -43,7 +46,6 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
     };
     check(is_table(rope_), "rotary tables of another size");
 
-    struct Job { Matrix* matrix; const uint8_t* data; };
     std::vector<Job> jobs;
     const auto add = [&](Matrix& m, const TensorView& v, int64_t outputs, int64_t inputs) {
         check(v.outputs == outputs && v.inputs == inputs, "a weight of another shape");
@@ -79,16 +81,25 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
         sized(l.vectors.post_ffn_norm, s.hidden, false);
     }
     add(head_, head, s.vocab, s.hidden);
-    for (const Job& job : jobs)
-        team_.run([&](int index) {
-            const Share share(job.matrix->tiles(), index, team_.size());
-            pack_tiles(*job.matrix, job.data, share.begin, share.end);
-        });
+    std::vector<Matrix*> matrices;
+    for (const Job& job : jobs) matrices.push_back(job.matrix);
+    if (packed.empty() || !read_packed(packed, matrices, team_)) {
+        pack(jobs);
+        if (!packed.empty()) write_packed(packed, matrices);
+    }
     const size_t cell = static_cast<size_t>(s.num_cells * kv_size);
     for (int64_t i = 0; i < s.num_layers; ++i) {
         keys_.emplace_back(new uint16_t[cell]);
         values_.emplace_back(new uint16_t[cell]);
     }
+}
+
+void Decoder::pack(const std::vector<Job>& jobs) {
+    for (const Job& job : jobs)
+        team_.run([&](int index) {
+            const Share share(job.matrix->tiles(), index, team_.size());
+            pack_tiles(*job.matrix, job.data, share.begin, share.end);
+        });
 }
 
 size_t Decoder::weight_bytes() const {

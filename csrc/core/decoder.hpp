@@ -62,9 +62,11 @@ struct RopeTable {
 
 class Decoder {
 public:
-    // Packs the weights with all threads. Throws BadMatrix if shapes and data disagree.
+    // Packs the weights with all threads. Throws BadMatrix if shapes and data disagree. With a path in `packed`, the packed
+    // weights are read from there if the file is whole; otherwise they are packed and written there.
     Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
-            std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level);
+            std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
+            const std::string& packed);
 
     const Shape& shape() const { return shape_; }
     const char* level() const { return k_.name; }
@@ -96,6 +98,12 @@ private:
     };
     struct Call;
 
+    struct Job {  // a matrix and the file's bytes that it is packed from
+        Matrix* matrix;
+        const uint8_t* data;
+    };
+
+    void pack(const std::vector<Job>& jobs);
     void reserve(int64_t rows, int64_t longest);
     void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index);
     const Activations& input_for(const Matrix& m) const;

@@ -107,7 +107,7 @@ struct Tiny {
         layers[0].window = 5;
         layers[0].local_rope = true;
         const RopeTable table{ones(40 * 8), std::vector<float>(40 * 8, 0.0f)};
-        decoder = std::make_unique<Decoder>(shape, embedding, head, layers, ones(72), table, table, threads, level);
+        decoder = std::make_unique<Decoder>(shape, embedding, head, layers, ones(72), table, table, threads, level, "");
     }
 
     // The logits of a chain of tokens, `chunk` at a time, in cells [first, …).

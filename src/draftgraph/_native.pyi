@@ -97,7 +97,9 @@ class Decoder:
         local_sin: Floats,
         threads: int,
         level: str,
-    ) -> None: ...
+        packed: str,
+    ) -> None:
+        """Packs the weights; with a path in `packed`, reads them from there, or writes them there for the next time."""
     @property
     def level(self) -> str: ...
     @property

@@ -103,6 +103,14 @@ class EngineConfig(Checked):
         choices=("auto", "native", "reference"),
     )  # fmt: skip
     threads: int | None = setting(None, "Threads of the native runner; the default is one per core.", low=1, high=256)
+    quantize: str = setting(
+        "off", "Quantise the matrices of a safetensors folder at load, rounded to nearest.",
+        choices=("off", "q8_0", "q4_k"),
+    )  # fmt: skip
+    packed: str = setting(
+        "off", "Whether the native runner keeps its packed weights in the cache folder, for faster starts.",
+        choices=("off", "keep"),
+    )  # fmt: skip
     acceptance: str = setting(
         "match", "Acceptance rule: 'match' (the target's own draw) or 'residual' (speculative sampling).",
         choices=("match", "residual"),

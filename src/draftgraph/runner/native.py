@@ -63,6 +63,7 @@ class NativeBackend:
         num_cells: int,
         threads: int,
         level: str,
+        packed: str,
     ) -> None:
         self._vocab_size = vocab_size
         self._heads = (config.num_kv_heads, config.head_dim)
@@ -107,6 +108,7 @@ class NativeBackend:
             local_sin=local_rope[1].ravel(),
             threads=threads,
             level=level,
+            packed=packed,
         )
 
     @property
@@ -145,6 +147,7 @@ class NativeRunner(PagedRunner):
     Args:
         threads: threads of the core, the calling one included.
         level: kernel level, or "" for the fastest this CPU can run.
+        packed: file that keeps the packed weights for the next start, or "" for none.
     """
 
     def __init__(
@@ -158,6 +161,7 @@ class NativeRunner(PagedRunner):
         max_open: int,
         threads: int,
         level: str = "",
+        packed: str = "",
     ) -> None:
         try:
             backend = NativeBackend(
@@ -168,6 +172,7 @@ class NativeRunner(PagedRunner):
                 num_cells=cells_needed(context_length, num_slots, max_open),
                 threads=threads,
                 level=level,
+                packed=packed,
             )
         except _native.BadMatrixError as error:
             raise ModelFileError(f"{source.path}: {error}", "tensors that agree", "convert the model again") from error
