@@ -1,7 +1,7 @@
 """Quantising at load: a folder's matrices become GGUF blocks, rounded to nearest.
 
-In: a safetensors folder. Out: the same folder, whose matrices have another type. Norms and biases stay as they are. What
-is computed is then the model of these blocks, on either runner; it is not a GGUF file's mixture of types.
+In: a safetensors folder. Out: the same folder, whose matrices have another type. Norms and biases stay as they are.
+What is computed is then the model of these blocks, on either runner; it is not a GGUF file's mixture of types.
 """
 
 from __future__ import annotations
