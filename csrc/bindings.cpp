@@ -94,6 +94,15 @@ void multiply(Linear& self, Array<const float, nb::ndim<2>> x, Matrix2 out) {
     self.multiply(static_cast<int64_t>(x.shape(0)), x.data(), out.data());
 }
 
+void likeliest(Array<const float, nb::ndim<2>> rows, Array<int32_t, nb::ndim<2>> ids) {
+    require(ids.shape(0) == rows.shape(0) && ids.shape(1) <= rows.shape(1), "arrays of another shape");
+    const Kernels& k = kernels("");
+    nb::gil_scoped_release release;
+    for (size_t r = 0; r < rows.shape(0); ++r)
+        k.likeliest(rows.data() + r * rows.shape(1), static_cast<int64_t>(rows.shape(1)), static_cast<int64_t>(ids.shape(1)),
+                    ids.data() + r * ids.shape(1));
+}
+
 Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                  int64_t vocab, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved, bool gelu,
                  float norm_eps, float embedding_scale, float score_scale) {
@@ -109,6 +118,8 @@ NB_MODULE(_native, m) {
     m.def("cpu_features", &cpu_feature_names, "Returns the names of the vector extensions that this CPU and its operating system offer.");
     m.def("compiler", &compiler_name, "Returns the compiler that built this extension, with its version.");
     m.def("kernel_levels", &kernel_levels, "Returns the names of the kernel levels that this CPU can run, fastest first.");
+    m.def("likeliest", &likeliest, "rows"_a.noconvert(), "ids"_a.noconvert(),
+          "Fills ids [rows, k] with the ids of each row's k largest values, largest first.");
     nb::class_<Tensor>(m, "Tensor").def(nb::init<uint32_t, int64_t, int64_t, Bytes>(), "type"_a, "outputs"_a, "inputs"_a, "data"_a.noconvert());
     nb::class_<Layer>(m, "Layer").def(
         nb::init<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, Floats, Floats, Floats,

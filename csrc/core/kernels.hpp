@@ -35,6 +35,9 @@ struct Kernels {
     // keys, values: the layer's first cell of this head; cell c lies `cell_stride` halves after it. `scores` has room for n.
     void (*attend)(const float* q, int64_t group, const uint16_t* keys, const uint16_t* values, const int32_t* cells, int64_t n,
                    int64_t cell_stride, int64_t head_dim, float scale, float* scores, float* out);
+
+    // The ids of the k largest of n values, largest first, the lower id first on a tie.
+    void (*likeliest)(const float* values, int64_t n, int64_t k, int32_t* ids);
 };
 
 // The fastest table this CPU can run, or the one that is named: "avx512vnni", "avx2", "portable". Throws std::runtime_error if

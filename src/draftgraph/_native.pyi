@@ -19,6 +19,9 @@ def compiler() -> str:
 def kernel_levels() -> list[str]:
     """Returns the names of the kernel levels that this CPU can run, fastest first."""
 
+def likeliest(rows: Floats, ids: Ints) -> None:
+    """Fills ids [rows, k] with the ids of each row's k largest values, largest first, the lower id first on a tie."""
+
 class Tensor:
     """A tensor of a model file, [outputs, inputs]; keeps `data`, its bytes, alive."""
 

@@ -23,7 +23,8 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     for names in (
         "errors rng environment",
         "types config",
-        "_native kernels",
+        "_native",
+        "kernels",
         "models",
         "graph",
         "runner",
@@ -44,7 +45,7 @@ HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}
 # Beyond the layers: all that these modules may import of ours, by longest prefix.
 ONLY: Mapping[str, frozenset[str]] = {
     "graph": frozenset({"graph", "types"}),
-    "verify": frozenset({"verify", "graph", "types", "config", "rng", "errors"}),
+    "verify": frozenset({"verify", "graph", "kernels.likeliest", "types", "config", "rng", "errors"}),
     "draft": frozenset({"draft", "graph", "runner.base", "types", "rng"}),
     "draft.table": frozenset({"draft", "runner.base", "types", "rng", "config", "errors"}),
     "engine": frozenset({"engine", "graph", "draft.base", "runner.base", "verify", "types", "config", "rng", "errors"}),

@@ -134,11 +134,12 @@ def check_merges(merges: Iterable[Any], ids: Mapping[str, int], dropped: frozens
         if not is_pair or not all(isinstance(half, str) and half for half in halves):
             _refuse_merge(rank, merge, "is not two tokens with one space between")
         left, right = halves
-        if left + right in dropped:
+        joined = left + right
+        if joined in dropped:
             continue
-        for token in (left, right, left + right):
-            if token not in ids:
-                _refuse_merge(rank, merge, f"names {token!r}, which is not in the vocabulary")
+        if not (left in ids and right in ids and joined in ids):
+            missing = next(token for token in (left, right, joined) if token not in ids)
+            _refuse_merge(rank, merge, f"names {missing!r}, which is not in the vocabulary")
         pairs.append((left, right))
     return pairs
 

@@ -6,6 +6,7 @@ that are matched as written. Knows nothing of merges, templates or models.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -145,9 +146,12 @@ class LiteralSplitter:
         return parts
 
 
+_HIDDEN = frozenset((Kind.UNKNOWN, Kind.CONTROL, Kind.UNUSED))
+
+
 def is_hidden(kind: Kind) -> bool:
     """Returns whether tokens of this kind have no text."""
-    return kind in (Kind.UNKNOWN, Kind.CONTROL, Kind.UNUSED)
+    return kind in _HIDDEN
 
 
 def make_table(labels: Sequence[str], kinds: Sequence[Kind], *, byte_level: bool) -> TokenTable:
@@ -162,21 +166,27 @@ def make_table(labels: Sequence[str], kinds: Sequence[Kind], *, byte_level: bool
         raise TokenizerError(
             f"a token holds half a surrogate pair: {error}", "tokens of Unicode characters", "fetch the model again"
         ) from error
-    alphabet = byte_alphabet() if byte_level else {}
-    pieces = [_piece(label, kind, alphabet) for label, kind in zip(labels, kinds, strict=True)]
+    bytes_of = _byte_translation() if byte_level else {}
+    pieces = [_piece(label, kind, bytes_of) for label, kind in zip(labels, kinds, strict=True)]
     return TokenTable(tuple(labels), tuple(pieces), tuple(kinds))
 
 
-def _piece(label: str, kind: Kind, alphabet: dict[str, int]) -> bytes:
+def _piece(label: str, kind: Kind, bytes_of: dict[int, int]) -> bytes:
     if is_hidden(kind):
         return b""
     if kind == Kind.BYTE:
         return _byte(label)
-    if not alphabet:
+    if not bytes_of:
         return label.replace(METASPACE, " ").encode()
-    if kind == Kind.NORMAL and all(char in alphabet for char in label):
-        return bytes([alphabet[char] for char in label])
+    if kind == Kind.NORMAL:
+        with contextlib.suppress(UnicodeEncodeError):  # a character that stands for no byte
+            return label.translate(bytes_of).encode("latin-1")
     return label.encode()  # an added word, as it is
+
+
+def _byte_translation() -> dict[int, int]:
+    """Returns what turns a label into its bytes as Latin-1; characters that stand for none leave Latin-1."""
+    return dict.fromkeys(range(256), 256) | {ord(char): byte for char, byte in byte_alphabet().items()}
 
 
 def _byte(label: str) -> bytes:

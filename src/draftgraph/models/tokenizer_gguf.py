@@ -67,10 +67,11 @@ def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     """Returns tokens and kinds, without the unused tokens at the end that only pad the model's rows."""
     labels = _items(metadata, "tokens", str)
     numbers = _items(metadata, "token_type", int, length=len(labels))
-    unknown = next((number for number in numbers if number not in set(Kind)), None)
-    if unknown is not None:
-        _refuse("token_type", f"holds {unknown!r}", "1 to 6", _REMEDY)
-    kinds = [Kind(number) for number in numbers]
+    by_number = {int(kind): kind for kind in Kind}
+    unknown = set(numbers) - set(by_number)
+    if unknown:
+        _refuse("token_type", f"holds {min(unknown)!r}", "1 to 6", _REMEDY)
+    kinds = [by_number[number] for number in numbers]
     while kinds and kinds[-1] == Kind.UNUSED:
         kinds.pop()
     labels = labels[: len(kinds)]

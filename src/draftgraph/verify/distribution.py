@@ -18,6 +18,7 @@ import numpy.typing as npt
 
 from draftgraph.config import SamplingParams
 from draftgraph.errors import ModelFileError
+from draftgraph.kernels.likeliest import likeliest
 from draftgraph.types import FloatArray, IntArray, Row, TargetRows, TokenTree
 
 NUM_SUCCESSORS = 8  # of each verified node, reported to the drafters (Token Recycling keeps 8)
@@ -87,10 +88,7 @@ class TargetDistribution:
 
     def successors(self) -> IntArray:
         """Returns [rows, k]: the ids of the k largest raw logits of each row, largest first."""
-        k = min(NUM_SUCCESSORS, self._rows.shape[1])
-        top = np.argpartition(self._rows, -k, axis=1)[:, -k:]
-        order = np.argsort(-np.take_along_axis(self._rows, top, axis=1), axis=1, kind="stable")
-        return np.take_along_axis(top, order, axis=1).astype(np.int32)
+        return likeliest(self._rows, NUM_SUCCESSORS)
 
     def _penalise(self, logits: Scores, path: Sequence[int]) -> None:
         """Applies the penalties to `logits` in place, counting the context and the path."""

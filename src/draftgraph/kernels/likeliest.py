@@ -1,0 +1,34 @@
+"""The largest values of each row: in C++ where the extension is there, else in NumPy, with one signature."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from draftgraph.types import FloatArray, IntArray
+
+try:
+    from draftgraph import _native
+except ImportError:  # installed without a compiler
+    _native = None  # type: ignore[assignment]
+
+
+def likeliest(rows: FloatArray, count: int) -> IntArray:
+    """Returns [n, k]: the ids of the k = min(count, vocabulary) largest values of rows [n, vocabulary], largest first.
+
+    The lower id comes first on a tie.
+    """
+    k = min(count, rows.shape[1])
+    if _native is None:
+        return likeliest_reference(rows, k)
+    ids = np.empty((len(rows), k), np.int32)
+    _native.likeliest(np.ascontiguousarray(rows), ids)
+    return ids
+
+
+def likeliest_reference(rows: FloatArray, k: int) -> IntArray:
+    """Returns what `likeliest` does, by sorting the values that reach the k-th largest."""
+    ids = np.empty((len(rows), k), np.int32)
+    for row, values in enumerate(rows):
+        candidates = np.flatnonzero(values >= np.partition(values, -k)[-k])
+        ids[row] = candidates[np.argsort(-values[candidates], kind="stable")][:k]
+    return ids
