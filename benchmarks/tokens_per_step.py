@@ -26,10 +26,10 @@ SEED = 7
 TEMPERATURES = (0.0, 0.8)
 # name -> what is passed to `dg.load`
 ARMS: dict[str, dict[str, Any]] = {
-    "ngram": {"draft": "ngram"},
-    "suffix": {"draft": "suffix"},
-    "recycle": {"draft": "recycle"},
-    "ngram,suffix,recycle": {"draft": "ngram,suffix,recycle"},
+    "ngram": {"draft": "ngram", "budget": 8},
+    "suffix": {"draft": "suffix", "budget": 8},
+    "recycle": {"draft": "recycle", "budget": 8},
+    "ngram,suffix,recycle": {"draft": "ngram,suffix,recycle", "budget": 8},
     "model (its own draft), chain of 4": {"draft": f"model:{MODEL}", "budget": 4, "width": 1, "depth": 4},
     "model (its own draft), graph of 8": {"draft": f"model:{MODEL}", "budget": 8},
 }

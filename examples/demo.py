@@ -27,7 +27,7 @@ def chat(text: str) -> list[dict[str, str]]:
 
 def main() -> None:
     with console.DownloadBar() as bar:
-        llm = dg.load(MODEL, progress=bar.update)
+        llm = dg.load(MODEL, budget=8, progress=bar.update)
     with llm:
         console.out.print(f"[bold]{llm.name}[/bold] answers; each word is coloured by who proposed it:\n")
         console.out.print(console.legend(["ngram", "recycle", "suffix"]), "\n")

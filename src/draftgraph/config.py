@@ -79,7 +79,7 @@ class DraftConfig(Checked):
         "ngram,suffix,recycle", "Drafters, comma-separated: ngram, suffix, recycle, model:MODEL; 'off' for none."
     )
     budget: int = setting(
-        8, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=512
+        3, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=512
     )
     width: int = setting(3, "Candidates a draft model proposes after one token.", low=1, high=64)
     depth: int = setting(8, "Longest path a drafter proposes.", low=1, high=64)

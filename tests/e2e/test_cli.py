@@ -118,7 +118,8 @@ def test_options_reach_the_sampler(model: Path) -> None:
 
 def test_drafts_change_the_cost_and_not_the_text(model: Path) -> None:
     plain = command("generate", model, "-p", "hello", *WRITE, "--budget", "0", "--json").json
-    own = command("generate", model, "-p", "hello", *WRITE, "--draft", f"model:{model}", "--json").json
+    drafting = ("--draft", f"model:{model}", "--budget", "8")
+    own = command("generate", model, "-p", "hello", *WRITE, *drafting, "--json").json
     assert plain["token_ids"] == own["token_ids"]
     assert plain["stats"]["tokens_per_step"] == 1
     assert own["stats"]["tokens_per_step"] > 3
@@ -150,7 +151,8 @@ def test_a_chat_of_two_turns_keeps_what_was_said(model: Path) -> None:
 
 
 def test_an_audit_finds_no_mismatch_and_says_how_much_it_compared(model: Path, data: Path) -> None:
-    for options in (("--temperature", "0.8", "--seed", "7"), ("--raw", "--draft", f"model:{model}")):
+    own = ("--raw", "--draft", f"model:{model}", "--budget", "8")
+    for options in (("--temperature", "0.8", "--seed", "7"), own):
         outcome = command("audit", model, "--data", data, "--max-tokens", "16", *options, "--json")
         assert outcome.code == 0
         assert set(outcome.json) == {"prompts", "tokens", "mismatches", "tokens_per_step"}

@@ -117,7 +117,7 @@ def test_a_stop_is_a_string_a_list_or_a_tuple(llm: LLM) -> None:
 
 
 def test_a_budget_changes_the_cost_and_not_the_text(model: Path) -> None:
-    with dg.load(model, threads=1, draft=f"model:{model}") as llm:
+    with dg.load(model, threads=1, draft=f"model:{model}", budget=8) as llm:
         drafted, plain = llm.generate("hello", **DRAWN), llm.generate("hello", budget=0, **DRAWN)
     assert drafted.token_ids == plain.token_ids
     assert (plain.stats.tokens_per_step, plain.stats.drafted_nodes) == (1, 0)
@@ -129,7 +129,7 @@ def test_a_drafter_of_your_own_is_used(model: Path) -> None:
         plain = llm.generate("hello", **DRAWN)
         text = [*llm.prompt_ids("hello"), *plain.token_ids]
     drafter = ScriptDrafter(follow(text, 6))
-    with dg.load(model, drafter=drafter) as llm:
+    with dg.load(model, drafter=drafter, budget=8) as llm:
         drafted = llm.generate("hello", **DRAWN)
     assert drafted.token_ids == plain.token_ids
     assert drafted.stats.target_passes == 4  # seven tokens each, the last ones fewer

@@ -24,6 +24,18 @@ def test_the_table_is_the_committed_result() -> None:
     assert module.table(json.loads(module.RESULT.read_text(encoding="utf-8"))) in README
 
 
+def test_every_speed_is_a_committed_result() -> None:
+    results = ROOT / "benchmarks" / "results"
+    for name in ("peer_llama_cpp_qwen", "peer_llama_cpp_smollm2"):
+        result = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+        for side in ("decode", "prompt"):
+            speeds = result[f"{side}_tokens_per_second"]
+            cells = [speeds["draftgraph"], speeds["llama.cpp"], result[f"{side}_ratio"]]
+            assert "| " + " | ".join(f"{cell:g}" for cell in cells) + " |" in README
+    bench = json.loads((results / "bench_smollm2.json").read_text(encoding="utf-8"))
+    assert f"{bench['speedup']:g} times as fast" in README
+
+
 def test_every_file_the_readme_names_exists() -> None:
     for name in ("docs/pictures/graph.svg", "docs/exactness.md", "benchmarks/prompts.jsonl", "examples"):
         assert name in README

@@ -182,7 +182,8 @@ def graph(
     if os.path.isdir(out):
         raise ParameterError(f"--out {out}", "a file; this is a folder", "change the name")
     text = _prompt(prompt, file)
-    with _loaded(model, options) as llm, _status() as report:
+    wider = Options(options.sampling, {"budget": 10} | options.load)  # more to see than what is fastest
+    with _loaded(model, wider) as llm, _status() as report:
         report("writing")
         views = record_steps(llm, text if raw else audits.as_chat(text), step, **{"max_tokens": 64} | options.sampling)
     if not views:
