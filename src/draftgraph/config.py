@@ -12,11 +12,11 @@ import types
 import typing
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any
 
 from draftgraph.errors import ParameterError
 
-Config = TypeVar("Config", bound="Checked")
+MAX_BUDGET = 512  # the largest budget a request may ask for; runners have room for it
 
 
 def setting(
@@ -79,7 +79,7 @@ class DraftConfig(Checked):
         "ngram,suffix,recycle", "Drafters, comma-separated: ngram, suffix, recycle, model:MODEL; 'off' for none."
     )
     budget: int = setting(
-        3, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=512
+        3, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=MAX_BUDGET
     )
     width: int = setting(3, "Candidates a draft model proposes after one token.", low=1, high=64)
     depth: int = setting(8, "Longest path a drafter proposes.", low=1, high=64)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, from_options
+from draftgraph.config import MAX_BUDGET, DraftConfig, EngineConfig, SamplingParams, from_options
 from draftgraph.data import read_text
 from draftgraph.draft.base import Drafter
 from draftgraph.draft.table import DraftSetup, build_drafter, check_draft
@@ -36,7 +36,6 @@ Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[Message]  # a text to continue as it is, or the messages of a chat
 
 _DEFAULT_CONTEXT = 4096
-_MAX_BUDGET = 512  # the largest budget a request may ask for
 _DRAFT_CHUNK = 64
 
 
@@ -215,7 +214,7 @@ def load(
     check_draft(draft_config.draft, engine_config.acceptance)
     target = load_model(resolve(str(model), progress=progress))
     context = _context_length(target, engine_config)
-    runner = open_runner(target, engine_config, context, engine_config.prefill_chunk + _MAX_BUDGET)
+    runner = open_runner(target, engine_config, context, engine_config.prefill_chunk + MAX_BUDGET)
     if drafter is None:
         drafter = build_drafter(_setup(target, draft_config, engine_config, context))
     tokenizer = target.tokenizer
@@ -264,7 +263,7 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
                 "a draft model with the target's vocabulary",
                 "choose one of the same family, or another drafter",
             )
-        return open_runner(model, engine, min(context, model.config.context_length), _DRAFT_CHUNK + _MAX_BUDGET + 1)
+        return open_runner(model, engine, min(context, model.config.context_length), _DRAFT_CHUNK + MAX_BUDGET + 1)
 
     return DraftSetup(draft, engine.acceptance, _corpus(target, draft.corpus), open_model)
 

@@ -11,7 +11,8 @@ from dataclasses import dataclass
 from draftgraph.draw.layout import Columns, Pill, Point, Rows, arrange, columns, place, route
 from draftgraph.draw.order import Box, Link
 from draftgraph.draw.text import token_width
-from draftgraph.draw.view import TARGET, StepView, ViewEdge
+from draftgraph.draw.view import StepView, ViewEdge
+from draftgraph.types import TARGET
 
 MARGIN = 28.0
 

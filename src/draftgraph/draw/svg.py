@@ -26,7 +26,8 @@ from draftgraph.draw.text import (
     token_width,
     visible,
 )
-from draftgraph.draw.view import KNOWN_SOURCES, TARGET, StepView, ViewNode, ranked, sources_of
+from draftgraph.draw.view import KNOWN_SOURCES, StepView, ViewNode, ranked, sources_of
+from draftgraph.types import TARGET
 
 MIN_WIDTH = 800.0
 PANEL_TOP = 73.0  # centre of a panel's topmost pill

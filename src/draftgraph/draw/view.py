@@ -11,8 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from draftgraph.errors import ParameterError
+from draftgraph.types import TARGET
 
-TARGET = "target"  # the source of the target's own token in `emitted`
 KNOWN_SOURCES = ("ngram", "suffix", "model", "recycle", "heads")  # in the order of legends and colours
 
 

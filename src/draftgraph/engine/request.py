@@ -15,7 +15,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from draftgraph.config import SamplingParams
+from draftgraph.config import MAX_BUDGET, SamplingParams
 from draftgraph.engine.stats import RequestStats
 from draftgraph.engine.text import TextStream
 from draftgraph.rng import Noise, fresh_seed, noise_for
@@ -94,7 +94,7 @@ class Request:
     @property
     def step_budget(self) -> int:
         """Drafts worth making now: none while the prompt is read, so that the first token waits for nobody."""
-        return min(self.budget, 512) if self.state is State.DECODE and self._max_depth > 0 else 0
+        return min(self.budget, MAX_BUDGET) if self.state is State.DECODE and self._max_depth > 0 else 0
 
     @property
     def _max_depth(self) -> int:
