@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 import draftgraph as dg
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
 
@@ -24,7 +24,9 @@ class BigramDrafter:
     def __init__(self) -> None:
         self._followers: dict[int, Counter[int]] = defaultdict(Counter)
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+    def propose(
+        self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
+    ) -> list[tuple[TokenGraph, ...]]:
         return [(self._grow(context, budget),) for context, budget in zip(contexts, budgets, strict=True)]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 from draftgraph.errors import ParameterError
 
+AUTO = "auto"
 MAX_BUDGET = 512  # the largest budget a request may ask for; runners have room for it
 
 
@@ -78,9 +79,10 @@ class DraftConfig(Checked):
     draft: str = setting(
         "ngram,suffix,recycle", "Drafters, comma-separated: ngram, suffix, recycle, model:MODEL; 'off' for none."
     )
-    budget: int = setting(
-        3, "Check at most this many drafted tokens in one target pass; 0 is plain decoding.", low=0, high=MAX_BUDGET
-    )
+    budget: int | str = setting(
+        AUTO, "Check at most this many drafted tokens in one target pass; 0 is plain decoding, 'auto' what pays.",
+        low=0, high=MAX_BUDGET, choices=(AUTO,),
+    )  # fmt: skip
     width: int = setting(3, "Candidates a draft model proposes after one token.", low=1, high=64)
     depth: int = setting(8, "Longest path a drafter proposes.", low=1, high=64)
     merge: int = setting(2, "Merge hypotheses whose last tokens, this many, are equal; 0 merges none.", low=0, high=16)
@@ -136,8 +138,11 @@ def check_value(name: str, value: Any, hint: Any, limits: Mapping[str, Any]) -> 
     if typing.get_origin(hint) is types.UnionType:
         if value is None and type(None) in typing.get_args(hint):
             return
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
-    if typing.get_origin(hint) is dict:
+        kinds = [arg for arg in typing.get_args(hint) if arg is not type(None)]
+        hint = kinds[0] if len(kinds) == 1 else hint
+    if hint == int | str:
+        _check_number_or_word(name, value, limits)
+    elif typing.get_origin(hint) is dict:
         _check_bias(name, value, limits)
     elif typing.get_origin(hint) is tuple:
         if not (isinstance(value, tuple) and all(isinstance(item, str) for item in value)):
@@ -156,6 +161,14 @@ def _check_bias(name: str, value: Any, limits: Mapping[str, Any]) -> None:
     for token, bias in value.items():
         _check_number(f"{name} key", token, int, {"low": 0, "high": None, "above": None})
         _check_number(f"{name}[{token}]", bias, float, limits)
+
+
+def _check_number_or_word(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    if not isinstance(value, str):
+        _check_number(name, value, int, limits)
+    elif value not in limits["choices"]:
+        allowed = " or ".join([*limits["choices"], describe_range(int, limits)])
+        raise ParameterError(f"{name}={value!r}", allowed, f"choose one of them for {name}")
 
 
 def _check_number(name: str, value: Any, kind: type, limits: Mapping[str, Any]) -> None:

@@ -14,13 +14,11 @@ import importlib.util
 import os
 import platform
 import shutil
-import subprocess
-import sys
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from draftgraph.environment import OFFLINE, cache_dir, is_offline, num_cores
+from draftgraph.environment import OFFLINE, cache_dir, cpu_name, cpuinfo, is_offline, num_cores
 from draftgraph.models.catalog import CATALOG, is_pulled
 
 REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
@@ -101,7 +99,7 @@ def examine() -> Report:
         versions=versions,
         blas=_blas(),
         system=f"{platform.system()} {platform.release()} {platform.machine()}",
-        cpu=_cpu_model(),
+        cpu=cpu_name(),
         cpu_features=tuple(_features_from_kernel() if native is None else native.cpu_features()),
         num_cores=num_cores(),
         memory_bytes=_memory_bytes(),
@@ -143,32 +141,11 @@ def _extension() -> tuple[Any, str | None]:
         return None, f"it is installed, but cannot be loaded: {error}"
 
 
-def _cpuinfo() -> list[tuple[str, str]]:
-    """Returns the fields of /proc/cpuinfo in order, or nothing where there is no such file."""
-    try:
-        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return []
-    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
-    return [(key.strip(), value.strip()) for key, _, value in pairs]
-
-
 def _features_from_kernel() -> list[str]:
     if platform.machine().lower() in ("arm64", "aarch64"):
         return ["neon"]
-    flags = next((value.split() for key, value in _cpuinfo() if key in ("flags", "Features")), [])
+    flags = next((value.split() for key, value in cpuinfo() if key in ("flags", "Features")), [])
     return [name for name in FEATURES if name in flags]
-
-
-def _cpu_model() -> str:
-    for key, value in _cpuinfo():
-        if key in ("model name", "Hardware") and value:
-            return value
-    if sys.platform == "darwin":
-        with contextlib.suppress(OSError, subprocess.SubprocessError):
-            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
-            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
-    return platform.processor() or platform.machine() or "unknown"
 
 
 def _memory_bytes() -> int | None:

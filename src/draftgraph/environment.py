@@ -1,4 +1,4 @@
-"""Everything that environment variables decide: where files are kept, and whether anything may be downloaded.
+"""What this machine is, and everything that environment variables decide: where files are kept, whether to download.
 
 A leaf: imports nothing of ours. The one file that reads the environment; what it says is read at each call, never at
 import. Settings of the engine are not environment variables: they are in `config.py`.
@@ -6,7 +6,10 @@ import. Settings of the engine are not environment variables: they are in `confi
 
 from __future__ import annotations
 
+import contextlib
 import os
+import platform
+import subprocess
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -71,3 +74,25 @@ def _user_cache_dir() -> Path:
         return home / "Library" / "Caches"
     xdg = os.environ.get("XDG_CACHE_HOME", "")
     return Path(xdg) if os.path.isabs(xdg) else home / ".cache"
+
+
+def cpuinfo() -> list[tuple[str, str]]:
+    """Returns the fields of /proc/cpuinfo in order, or nothing where there is no such file."""
+    try:
+        text = Path("/proc/cpuinfo").read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return []
+    pairs = (line.partition(":") for line in text.splitlines() if ":" in line)
+    return [(key.strip(), value.strip()) for key, _, value in pairs]
+
+
+def cpu_name() -> str:
+    """Returns the processor's name as the system tells it."""
+    for key, value in cpuinfo():
+        if key in ("model name", "Hardware") and value:
+            return value
+    if sys.platform == "darwin":
+        with contextlib.suppress(OSError, subprocess.SubprocessError):
+            command = ["sysctl", "-n", "machdep.cpu.brand_string"]
+            return subprocess.run(command, capture_output=True, text=True, check=True, timeout=5).stdout.strip()
+    return platform.processor() or platform.machine() or "unknown"

@@ -16,18 +16,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from draftgraph.config import MAX_BUDGET, DraftConfig, EngineConfig, SamplingParams, from_options
+from draftgraph.config import AUTO, MAX_BUDGET, DraftConfig, EngineConfig, SamplingParams, from_options
 from draftgraph.data import read_text
-from draftgraph.draft.base import Drafter
-from draftgraph.draft.table import DraftSetup, build_drafter, check_draft
+from draftgraph.draft.base import Drafter, Growth
+from draftgraph.draft.table import OFF, DraftSetup, build_drafter, check_draft
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.stats import RequestStats
 from draftgraph.errors import ClosedError, ParameterError, PromptError, VocabularyMismatchError
 from draftgraph.models.catalog import CATALOG, Progress, ignore_progress, resolve
 from draftgraph.models.loader import Model, load_model
+from draftgraph.plan.cost import PassCost
+from draftgraph.plan.growth import ModelGrowth
+from draftgraph.plan.measure import cost_table
+from draftgraph.plan.planner import AutoPlanner, FixedPlanner, Planner
 from draftgraph.runner.base import Runner
-from draftgraph.runner.choose import open_runner
+from draftgraph.runner.choose import cost_file, open_runner
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.types import Delta, FinishReason
 from draftgraph.verify.accept import RULES
@@ -37,6 +41,8 @@ Prompt: TypeAlias = str | Sequence[Message]  # a text to continue as it is, or t
 
 _DEFAULT_CONTEXT = 4096
 _DRAFT_CHUNK = 64
+_GUESSES = 8  # nodes of a draft model's first pass beyond its graph, the root included
+_BUDGET_OF_RESIDUAL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +99,7 @@ class LLM:
             raise ClosedError("a model that was closed", "a model that is open", "load it again")
         return self._engine
 
-    def generate(self, prompts: Prompt | Sequence[Prompt], *, budget: int | None = None, **sampling: Any) -> Any:
+    def generate(self, prompts: Prompt | Sequence[Prompt], *, budget: int | str | None = None, **sampling: Any) -> Any:
         """Writes the continuation of one prompt, or of several together.
 
         A string is continued as it is; a list of messages is put through the model's chat template. Several prompts
@@ -101,7 +107,8 @@ class LLM:
 
         Args:
             prompts: one prompt, or a list of strings or of message lists.
-            budget: most drafts checked in one target pass; the default is the model's. 0 is plain decoding.
+            budget: most drafts checked in one target pass; the default is the model's. 0 is plain decoding, "auto" no
+                limit but what pays.
             sampling: fields of `SamplingParams`.
 
         Returns:
@@ -119,7 +126,7 @@ class LLM:
                 stream.close()
         return completions if several else completions[0]
 
-    def stream(self, prompt: Prompt, *, budget: int | None = None, **sampling: Any) -> Stream:
+    def stream(self, prompt: Prompt, *, budget: int | str | None = None, **sampling: Any) -> Stream:
         """Returns an iterator over what each step adds to one prompt's continuation; arguments as for `generate`.
 
         Several streams may be read in turns; their requests share the engine's steps.
@@ -145,16 +152,16 @@ class LLM:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _submit(self, prompts: Sequence[Prompt], budget: int | None, sampling: Mapping[str, Any]) -> list[Stream]:
+    def _submit(self, prompts: Sequence[Prompt], budget: int | str | None, sampling: Mapping[str, Any]) -> list[Stream]:
         options = dict(sampling)
         if isinstance(options.get("stop"), (str, list)):
             stop = options["stop"]
             options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
         (params,) = from_options(options, SamplingParams)
-        budget = self.budget if budget is None else DraftConfig(budget=budget).budget
+        most = self.budget if budget is None else _most_drafts(DraftConfig(budget=budget))
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
         # If one prompt is refused, the streams of those before it are dropped, which cancels them.
-        return [Stream(self.engine, self.engine.submit(ids, params, budget)) for ids in encoded]
+        return [Stream(self.engine, self.engine.submit(ids, params, most)) for ids in encoded]
 
 
 class Stream(Iterator[Delta]):
@@ -215,19 +222,21 @@ def load(
     target = load_model(resolve(str(model), progress=progress))
     context = _context_length(target, engine_config)
     runner = open_runner(target, engine_config, context, engine_config.prefill_chunk + MAX_BUDGET)
+    planner = _planner(target, runner, draft_config, engine_config)
     if drafter is None:
-        drafter = build_drafter(_setup(target, draft_config, engine_config, context))
+        drafter = build_drafter(_setup(target, draft_config, engine_config, context, planner))
     tokenizer = target.tokenizer
     engine = Engine(
         runner,
         drafter,
         RULES[engine_config.acceptance],
         Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes),
+        planner=planner,
         merge_length=draft_config.merge,
         prefill_chunk=engine_config.prefill_chunk,
     )
     name = str(model) if str(model) in CATALOG else target.name
-    return LLM(target, runner, engine, draft_config.budget, name)
+    return LLM(target, runner, engine, _most_drafts(draft_config), name)
 
 
 def is_several(prompts: Any) -> bool:
@@ -252,7 +261,25 @@ def _context_length(model: Model, config: EngineConfig) -> int:
     return config.context
 
 
-def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int) -> DraftSetup:
+def _most_drafts(config: DraftConfig) -> int:
+    return config.budget if isinstance(config.budget, int) else MAX_BUDGET
+
+
+def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineConfig) -> Planner:
+    """Returns the planner that the budget asks for.
+
+    Under `residual` a text depends on how much was drafted, which must not depend on the clock.
+    """
+    if draft.budget != AUTO or draft.draft.strip() == OFF:
+        return FixedPlanner()
+    if engine.acceptance == "residual":
+        return FixedPlanner(_BUDGET_OF_RESIDUAL)
+    return AutoPlanner(PassCost(cost_table(runner, cost_file(target, engine))))
+
+
+def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int, planner: Planner) -> DraftSetup:
+    opened: dict[Runner, Model] = {}
+
     def open_model(argument: str) -> Runner:
         path = resolve(argument)
         model = target if path == target.path else load_model(path)
@@ -263,9 +290,20 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
                 "a draft model with the target's vocabulary",
                 "choose one of the same family, or another drafter",
             )
-        return open_runner(model, engine, min(context, model.config.context_length), _DRAFT_CHUNK + MAX_BUDGET + 1)
+        longest = min(context, model.config.context_length)
+        runner = open_runner(model, engine, longest, _DRAFT_CHUNK + MAX_BUDGET + _GUESSES)
+        opened[runner] = model
+        return runner
 
-    return DraftSetup(draft, engine.acceptance, _corpus(target, draft.corpus), open_model)
+    corpus = _corpus(target, draft.corpus)
+    if not isinstance(planner, AutoPlanner):
+        return DraftSetup(draft, engine.acceptance, corpus, open_model)
+
+    def growth(source: str, runner: Runner) -> Growth:
+        cost = PassCost(cost_table(runner, cost_file(opened[runner], engine)))
+        return ModelGrowth(planner, source, cost, draft.depth)
+
+    return DraftSetup(draft, engine.acceptance, corpus, open_model, planner, growth)
 
 
 def _corpus(model: Model, file: str | None) -> list[int]:

@@ -10,7 +10,6 @@ import pytest
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.recycle import RecycleDrafter
@@ -26,6 +25,7 @@ from support.rigs import (
     chain,
     hashed_logits,
     make_engine,
+    mixture,
     run,
     scripts,
     small_model,
@@ -62,7 +62,7 @@ class Spy:
         self._drafter = drafter
         self.proposed: set[tuple[int, int]] = set()
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list:
+    def propose(self, contexts: Sequence[Context], budgets: Sequence[int], earlier: object = ()) -> list:
         proposals = self._drafter.propose(contexts, budgets)
         for context, graphs in zip(contexts, proposals, strict=True):
             self.proposed |= {(context.request, token) for graph in graphs for token in graph.tokens[1:]}
@@ -99,7 +99,7 @@ def test_more_requests_than_slots_each_write_what_they_write_alone() -> None:
         write(make_engine(tiny_runner(MODEL)), prompt, 0, max_tokens=8 + i % 5) for i, prompt in enumerate(prompts)
     ]
     runner, draft_runner = tiny_runner(MODEL), tiny_runner(OTHER)
-    drafter = MixtureDrafter([NgramDrafter(8), RecycleDrafter(8), ModelDrafter(draft_runner, 2, 4)])
+    drafter = mixture(NgramDrafter(8), RecycleDrafter(8), ModelDrafter(draft_runner, 2, 4))
     engine = make_engine(runner, drafter, prefill_chunk=6)
     requests = []
     for i, prompt in enumerate(prompts):
@@ -117,7 +117,7 @@ def test_a_request_near_the_context_s_end_does_not_disturb_the_others() -> None:
     prompts = [prompt_of(121), prompt_of(10), prompt_of(11), prompt_of(12)]
     alone = [write(make_engine(tiny_runner(MODEL, context_length=128)), p, 0, max_tokens=30).output for p in prompts]
     assert len(alone[0]) == 7
-    drafter = MixtureDrafter([NgramDrafter(8), ModelDrafter(tiny_runner(OTHER, context_length=128), 2, 8)])
+    drafter = mixture(NgramDrafter(8), ModelDrafter(tiny_runner(OTHER, context_length=128), 2, 8))
     engine = make_engine(runner, drafter, prefill_chunk=60)
     assert run(engine, *(submit(engine, prompt, max_tokens=30) for prompt in prompts)) == alone
     assert_empty(runner)
@@ -126,7 +126,7 @@ def test_a_request_near_the_context_s_end_does_not_disturb_the_others() -> None:
 def test_fifty_requests_in_a_row_leave_the_caches_as_they_were() -> None:
     """D-KV-08: each fills most of the context; the last is drafted for exactly as the first."""
     runner, draft_runner = tiny_runner(MODEL, context_length=48), tiny_runner(OTHER, context_length=48)
-    drafter = MixtureDrafter([NgramDrafter(8), SuffixDrafter(8), RecycleDrafter(8), ModelDrafter(draft_runner, 2, 4)])
+    drafter = mixture(NgramDrafter(8), SuffixDrafter(8), RecycleDrafter(8), ModelDrafter(draft_runner, 2, 4))
     engine = make_engine(runner, drafter)
     counts = []
     for _ in range(50):
@@ -168,7 +168,7 @@ def test_no_drafter_shows_one_request_s_words_to_another() -> None:
 def test_a_cancelled_request_frees_its_slots_and_disturbs_nobody() -> None:
     alone = write(make_engine(tiny_runner(MODEL)), prompt_of(9), 0, max_tokens=30).output
     runner, draft_runner = tiny_runner(MODEL), tiny_runner(OTHER)
-    drafter = MixtureDrafter([SuffixDrafter(8), RecycleDrafter(8), NgramDrafter(8), ModelDrafter(draft_runner, 2, 4)])
+    drafter = mixture(SuffixDrafter(8), RecycleDrafter(8), NgramDrafter(8), ModelDrafter(draft_runner, 2, 4))
     engine = make_engine(runner, drafter, prefill_chunk=4)
     others = [submit(engine, prompt_of(9), max_tokens=30) for _ in range(11)]  # three of them wait for a slot
     kept = others.pop(3)
@@ -249,7 +249,7 @@ def test_padded_rows_of_target_and_draft_are_never_written_or_embedded(rows: tup
         wanted = write(
             make_engine(tiny_runner(small_model("llama", tied=False, seed=1))), (5, 6, 7), 0, max_tokens=20, **sampling
         )
-        drafter = MixtureDrafter([RecycleDrafter(6), ModelDrafter(padded(rows[1], 2), 4, 4)])
+        drafter = mixture(RecycleDrafter(6), ModelDrafter(padded(rows[1], 2), 4, 4))
         found = write(make_engine(padded(rows[0], 1), drafter), (5, 6, 7), 8, max_tokens=20, **sampling)
         assert found.output == wanted.output
         assert found.stats.drafted_nodes > 0

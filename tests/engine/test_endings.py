@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.recycle import RecycleDrafter
@@ -26,6 +25,7 @@ from support.rigs import (
     follow,
     hashed_logits,
     make_engine,
+    mixture,
     run,
     scripts,
     small_model,
@@ -195,9 +195,7 @@ SMALL = small_model("llama", seed=1)
 def every_drafter(context: int) -> list[Drafter]:
     return [
         NgramDrafter(8),
-        MixtureDrafter(
-            [SuffixDrafter(8), RecycleDrafter(8), ModelDrafter(tiny_runner(SMALL, context_length=context), 2, 8)]
-        ),
+        mixture(SuffixDrafter(8), RecycleDrafter(8), ModelDrafter(tiny_runner(SMALL, context_length=context), 2, 8)),
         *(ScriptDrafter(script) for script in scripts([7] * 70, 96).values()),
     ]
 

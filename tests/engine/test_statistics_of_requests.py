@@ -9,19 +9,18 @@ import pytest
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter, NoDrafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.engine.request import State
 from draftgraph.types import TARGET, Verdict
-from support.rigs import ScriptDrafter, TableRunner, follow, hashed_logits, make_engine, scripts, write
+from support.rigs import ScriptDrafter, TableRunner, follow, hashed_logits, make_engine, mixture, scripts, write
 
 PROMPT = (1, 2, 3, 1, 2)
 TEXT = (*PROMPT, *write(make_engine(TableRunner(hashed_logits(8), 8)), PROMPT, 0, max_tokens=30).output)
 DRAFTERS = {
     "none": NoDrafter,
     "ngram": lambda: NgramDrafter(6),
-    "mixture": lambda: MixtureDrafter([NgramDrafter(6), RecycleDrafter(6), ScriptDrafter(follow(TEXT, 3))]),
+    "mixture": lambda: mixture(NgramDrafter(6), RecycleDrafter(6), ScriptDrafter(follow(TEXT, 3))),
     **{name: lambda name=name: ScriptDrafter(scripts(TEXT, 8)[name]) for name in scripts(TEXT, 8)},
 }
 

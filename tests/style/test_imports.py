@@ -29,6 +29,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "graph",
         "runner",
         "draft verify",
+        "plan",
         "engine",
         "data doctor draw",
         "llm",
@@ -48,7 +49,10 @@ ONLY: Mapping[str, frozenset[str]] = {
     "verify": frozenset({"verify", "graph", "kernels.likeliest", "types", "config", "rng", "errors"}),
     "draft": frozenset({"draft", "graph", "runner.base", "types", "rng"}),
     "draft.table": frozenset({"draft", "runner.base", "types", "rng", "config", "errors"}),
-    "engine": frozenset({"engine", "graph", "draft.base", "runner.base", "verify", "types", "config", "rng", "errors"}),
+    "plan": frozenset({"plan", "graph", "draft.base", "runner.base", "types", "config"}),
+    "engine": frozenset(
+        {"engine", "graph", "plan", "draft.base", "runner.base", "verify", "types", "config", "rng", "errors"}
+    ),
     "runner.base": frozenset({"types"}),
     "runner.kv": frozenset({"types", "errors"}),
 }

@@ -13,7 +13,8 @@ from pathlib import Path
 import numpy as np
 
 from draftgraph.config import SamplingParams
-from draftgraph.draft.base import Drafter, NoDrafter, root_graph
+from draftgraph.draft.base import Drafter, NoDrafter, Proposals, root_graph
+from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, Vocabulary
 from draftgraph.errors import CapacityError
@@ -86,7 +87,9 @@ class ScriptDrafter:
         self._script = script
         self.ended: list[int] = []
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+    def propose(
+        self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
+    ) -> list[tuple[TokenGraph, ...]]:
         return [(self._graph(context),) for context in contexts]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
@@ -290,3 +293,8 @@ def scripts(text: Sequence[int], vocab_size: int) -> dict[str, Script]:
         "longer than any budget": line(right, 60),
         "random graphs": random_graph,
     }
+
+
+def mixture(*members: Drafter) -> MixtureDrafter:
+    """All of these, always asked."""
+    return MixtureDrafter({f"{i} {type(member).__name__}": member for i, member in enumerate(members)})

@@ -23,7 +23,7 @@ def kind(config: type, name: str) -> Any:
     """The field's type without None."""
     hint = typing.get_type_hints(config)[name]
     if typing.get_origin(hint) is types.UnionType:
-        (hint,) = (arg for arg in typing.get_args(hint) if arg is not type(None))
+        hint = next(arg for arg in typing.get_args(hint) if arg is not type(None))
     return hint
 
 

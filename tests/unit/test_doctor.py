@@ -120,7 +120,7 @@ def test_proc_cpuinfo_is_read_in_our_names(
     monkeypatch.setattr("platform.machine", lambda: machine)
     monkeypatch.setattr("platform.processor", lambda: "")
     assert set(doctor._features_from_kernel()) == features
-    assert doctor._cpu_model() == (model or machine)
+    assert environment.cpu_name() == (model or machine)
 
 
 def test_a_model_in_the_cache_is_listed_and_no_longer_missing() -> None:

@@ -20,7 +20,13 @@ from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, describ
 from draftgraph.errors import ParameterError
 
 _PANELS: Mapping[type, str] = {SamplingParams: "Sampling", DraftConfig: "Drafting", EngineConfig: "Engine"}
-_METAVARS: Mapping[str, str] = {"stop": "TEXT", "logit_bias": "ID=NUMBER", "draft": "NAMES", "corpus": "FILE"}
+_METAVARS: Mapping[str, str] = {
+    "stop": "TEXT",
+    "logit_bias": "ID=NUMBER",
+    "draft": "NAMES",
+    "corpus": "FILE",
+    "budget": "N",
+}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ def _sort(given: Mapping[str, Any], fields: Mapping[str, Any]) -> Options:
             continue
         if name == "stop":
             value = tuple(value)
+        elif name == "budget" and value.isdecimal():
+            value = int(value)
         elif name == "logit_bias":
             value = dict(map(_parse_bias, value))
         (sampling if config is SamplingParams else load)[field.name] = value
@@ -85,7 +93,8 @@ def _parameters(config: type) -> Iterator[inspect.Parameter]:
     for field in dataclasses.fields(config):
         kind: Any = hints[field.name]
         if typing.get_origin(kind) is types.UnionType:
-            (kind,) = (arg for arg in typing.get_args(kind) if arg is not type(None))
+            kinds = [arg for arg in typing.get_args(kind) if arg is not type(None)]
+            kind = kinds[0] if len(kinds) == 1 else str
         if typing.get_origin(kind) in (tuple, dict):
             kind = list[str]
         option = typer.Option(
@@ -102,6 +111,7 @@ def _parameters(config: type) -> Iterator[inspect.Parameter]:
 def _help(field: dataclasses.Field[Any], kind: Any) -> str:
     limits = field.metadata
     notes = [describe_range(kind, limits)] if kind in (int, float) else []
+    notes += [describe_range(int, limits)] if kind is str and limits["high"] is not None else []
     notes += [" or ".join(limits["choices"])] if limits["choices"] else []
     if field.default not in (None, (), False, dataclasses.MISSING):
         notes.append(f"default {field.default}")

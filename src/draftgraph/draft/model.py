@@ -12,13 +12,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import Growth, GrowToBudget, Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.runner.base import Runner
 from draftgraph.types import Context, Drawn, Extension, FloatArray, Row, Verdict, VerifyBatch
 
 NAME = "model"
 _PREFILL_CHUNK = 64
+_LEAST_GUESS = 0.2  # belief below which a guess is not worth a row of the draft model
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,8 @@ class Candidate:
 
 # (context, graph node, its depth, logits [vocabulary] after it, how many) -> the candidates after it, best first. Pure.
 Ranking = Callable[[Context, int, int, FloatArray, int], list[Candidate]]
+# (context, depth of a candidate, its estimate) -> the probability that the target takes it
+Worth = Callable[[Context, int, float], float]
 
 
 def coupled(context: Context, node: int, depth: int, logits: FloatArray, width: int) -> list[Candidate]:
@@ -73,12 +76,7 @@ class _Branch:
     slot: int
     committed: int = 0
     open_nodes: dict[tuple[int, int], int] = field(default_factory=dict)  # (open parent, token) -> open node
-
-    def append(self, tokens: Sequence[int], parents: Sequence[int], first_row: int) -> Extension:
-        """Adds nodes to the open tree. Returns the extension that computes them, with rows from `first_row` on."""
-        for token, parent in zip(tokens, parents, strict=True):
-            self.open_nodes[parent, token] = len(self.open_nodes)
-        return Extension(np.asarray(tokens, np.int32), np.asarray(parents, np.int32), first_row)
+    rows: dict[int, FloatArray] = field(default_factory=dict)  # open node -> logits [head] after it
 
     def computed_path(self, tokens: Sequence[int]) -> list[int]:
         """Returns the open nodes along `tokens` as far as they were computed along this very path."""
@@ -92,47 +90,94 @@ class _Branch:
 
 
 @dataclass(slots=True)
+class _Pass:
+    """What one request adds to its open tree in one pass: tokens below open nodes, without repetition."""
+
+    branch: _Branch
+    first: int
+    tokens: list[int] = field(default_factory=list)
+    parents: list[int] = field(default_factory=list)
+
+    def add(self, parent: int, token: int) -> int:
+        """Returns the open node of `token` after `parent`, which is new unless it is there already."""
+        known = self.branch.open_nodes.setdefault((parent, token), self.first + len(self.tokens))
+        if known == self.first + len(self.tokens):
+            self.tokens.append(token)
+            self.parents.append(parent)
+        return known
+
+    def extension(self, first_row: int) -> Extension:
+        """Returns the nodes to compute, with rows from `first_row` on."""
+        return Extension(np.asarray(self.tokens, np.int32), np.asarray(self.parents, np.int32), first_row)
+
+
+@dataclass(slots=True)
 class _Growth:
-    """One request's graph while it grows: what to expand next and where each node stands in the open tree."""
+    """One request's graph while it grows: its leaves, and where each node stands in the open tree.
+
+    A leaf whose row was computed already, as a guess, is expanded at once and costs no pass.
+    """
 
     context: Context
     branch: _Branch
     graph: TokenGraph
+    source: str
     budget: int
-    levels: int  # still to grow
-    behind: Sequence[int]  # known tokens before the root that are not committed yet
-    open_node: dict[int, int] = field(default_factory=dict)  # graph node -> open node, for computed nodes
-    frontier: list[int] = field(default_factory=lambda: [0])
+    depth: int  # deepest draft
+    open_node: dict[int, int] = field(default_factory=dict)  # graph node -> open node, for nodes with a row
+    leaves: list[int] = field(default_factory=lambda: [0])  # nodes whose row may be wanted, best first
     belief: dict[int, float] = field(default_factory=lambda: {0: 1.0})  # path acceptance along first parents
 
-    def add_children(self, ranking: Ranking, rows: FloatArray, width: int) -> None:
-        """Adds the candidates of every frontier node; those worth a forward pass become the next frontier."""
-        fresh = []
-        for node, logits in zip(self.frontier, rows, strict=True):
-            for candidate in ranking(self.context, node, self.graph.depths[node], logits, width):
-                known = len(self.graph)
-                child = self.graph.add(node, candidate.token, NAME, candidate.acceptance, candidate.draw)
-                if child == known:
-                    self.belief[child] = self.belief[node] * candidate.acceptance
-                    fresh.append(child)
-        self.levels -= 1
-        self.frontier = self._worth_computing(fresh) if self.levels > 0 else []
+    def open_pass(self, count: int, behind: Sequence[int], guesses: Sequence[Sequence[int]]) -> Extension:
+        """Returns the extension that computes the first `count` leaves, after the known tokens before the root, and
+        with the paths that were guessed below it."""
+        work = _Pass(self.branch, len(self.branch.open_nodes))
+        before = -1
+        for token in behind:
+            before = work.add(before, token)
+        num_behind = len(work.tokens)
+        for node in self.leaves[:count]:
+            parent = self.open_node.get(self.graph.parents[node], before)
+            self.open_node[node] = work.add(parent, self.graph.tokens[node])
+        for path in guesses:
+            above = self.open_node[0]
+            for token in path[: self.depth - 1]:
+                above = work.add(above, token)
+        return work.extension(num_behind)
 
-    def _worth_computing(self, fresh: Sequence[int]) -> list[int]:
-        """Returns the nodes of `fresh` among the graph's `budget` best, as long as `budget` in all are computed."""
+    def take(self, rows: FloatArray, count: int, ranking: Ranking, width: int, worth: Worth) -> None:
+        """Keeps the rows of a pass, adds the candidates of the leaves it computed, and of whatever it had guessed."""
+        last = len(self.branch.open_nodes)
+        self.branch.rows.update(zip(range(last - len(rows), last), rows, strict=True))
+        ready, rest = self.leaves[:count], self.leaves[count:]
+        for node in ready:
+            for child in self._add_children(node, ranking, width, worth):
+                known = self.branch.open_nodes.get((self.open_node[node], self.graph.tokens[child]))
+                if known is not None and self.graph.depths[child] < self.depth:
+                    self.open_node[child] = known
+                    ready.append(child)
+                else:
+                    rest.append(child)
+        self.leaves = self._worth_computing(rest)
+
+    def _add_children(self, node: int, ranking: Ranking, width: int, worth: Worth) -> list[int]:
+        """Adds the candidates that may follow a node with a row. Returns those that made a new node."""
+        fresh = []
+        depth = self.graph.depths[node]
+        for candidate in ranking(self.context, node, depth, self.branch.rows[self.open_node[node]], width):
+            known = len(self.graph)
+            child = self.graph.add(node, candidate.token, self.source, candidate.acceptance, candidate.draw)
+            if child == known:
+                self.belief[child] = self.belief[node] * worth(self.context, depth + 1, candidate.acceptance)
+                fresh.append(child)
+        return fresh
+
+    def _worth_computing(self, nodes: Sequence[int]) -> list[int]:
+        """Returns those of `nodes` among the graph's `budget` best, as long as `budget` in all are computed."""
         best = set(sorted(self.belief, key=lambda node: -self.belief[node])[: self.budget + 1])
         room = self.budget - len(self.open_node)
-        return sorted((node for node in fresh if node in best), key=lambda node: -self.belief[node])[: max(room, 0)]
-
-    def extension(self) -> Extension:
-        """Returns the frontier as nodes of the draft model's open tree; the first time, the known tokens before it."""
-        num_behind = len(self.behind)
-        first = len(self.branch.open_nodes) + num_behind
-        parents = [self.open_node.get(self.graph.parents[node], num_behind - 1) for node in self.frontier]
-        self.open_node.update({node: first + i for i, node in enumerate(self.frontier)})
-        tokens = [*self.behind, *(self.graph.tokens[node] for node in self.frontier)]
-        self.behind = ()
-        return self.branch.append(tokens, [*range(-1, num_behind - 1), *parents], num_behind)
+        kept = [node for node in nodes if node in best and self.graph.depths[node] < self.depth]
+        return sorted(kept, key=lambda node: -self.belief[node])[: max(room, 0)]
 
 
 class ModelDrafter:
@@ -141,31 +186,46 @@ class ModelDrafter:
     Args:
         runner: the draft model, with the target's vocabulary.
         width: candidates per node.
-        depth: most levels to grow.
+        depth: longest path to propose.
         ranking: `coupled` or `drawn`.
+        growth: how far each graph grows within that and the budget.
+        source: the name under which it proposes.
     """
 
-    def __init__(self, runner: Runner, width: int, depth: int, ranking: Ranking = coupled) -> None:
+    def __init__(
+        self,
+        runner: Runner,
+        width: int,
+        depth: int,
+        ranking: Ranking = coupled,
+        growth: Growth | None = None,
+        source: str = NAME,
+    ) -> None:
         self._runner = runner
         self._width = width
         self._depth = depth
         self._ranking = ranking
+        self._policy = growth or GrowToBudget()
+        self._source = source
         self._branches: dict[int, _Branch] = {}
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+    def propose(
+        self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
+    ) -> list[tuple[TokenGraph, ...]]:
         graphs = [root_graph(context) for context in contexts]
-        growths = []
-        for context, budget, graph in zip(contexts, budgets, graphs, strict=True):
-            growth = self._start(context, budget, graph)
+        behind = [self._num_behind(context) for context in contexts]
+        growths, guesses = [], []
+        for i, wanted in enumerate(self._policy.start(contexts, behind, earlier)):
+            growth = self._start(contexts[i], budgets[i], graphs[i]) if wanted else None
             if growth is not None:
                 growths.append(growth)
-        while growths:
-            batch = VerifyBatch(
-                tuple(growth.branch.slot for growth in growths), [growth.extension() for growth in growths]
-            )
-            for growth, rows in zip(growths, self._runner.extend(batch).rows, strict=True):
-                growth.add_children(self._ranking, rows, self._width)
-            growths = [growth for growth in growths if growth.frontier]
+                guesses.append(_best_paths(earlier[i], self._policy.num_guesses) if earlier else [])
+        counts: Sequence[int] = [1] * len(growths)
+        while any(counts):
+            self._compute(growths, counts, guesses)
+            guesses = [[]] * len(growths)
+            leaves = [[growth.belief[node] for node in growth.leaves] for growth in growths]
+            counts = self._policy.next_level([list(growth.belief.values())[1:] for growth in growths], leaves)
         return [(graph,) for graph in graphs]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
@@ -185,11 +245,30 @@ class ModelDrafter:
         self._runner.commit(branch.slot, path)
         branch.committed += len(path)
         branch.open_nodes.clear()
+        branch.rows.clear()
+
+    def _compute(
+        self, growths: Sequence[_Growth], counts: Sequence[int], guesses: Sequence[Sequence[Sequence[int]]]
+    ) -> None:
+        """One pass over the first leaves of each graph, `counts` of them; a graph with none sits it out."""
+        asked = [(growth, count, paths) for growth, count, paths in zip(growths, counts, guesses, strict=True) if count]
+        extensions = []
+        for growth, count, paths in asked:
+            behind = () if growth.open_node else growth.context.tokens[growth.branch.committed : -1]
+            extensions.append(growth.open_pass(count, behind, paths))
+        batch = VerifyBatch(tuple(growth.branch.slot for growth, _, _ in asked), extensions)
+        for (growth, count, _), rows in zip(asked, self._runner.extend(batch).rows, strict=True):
+            growth.take(rows, count, self._ranking, self._width, self._policy.worth)
+
+    def _num_behind(self, context: Context) -> int:
+        """Known tokens before the root that are not committed yet."""
+        branch = self._branches.get(context.request)
+        return len(context.tokens) - 1 - (branch.committed if branch else 0)
 
     def _start(self, context: Context, budget: int, graph: TokenGraph) -> _Growth | None:
         """Brings the request's slot close to its root; None where the request gets no drafts from this model."""
-        levels = min(self._depth, context.max_depth, self._runner.context_length - len(context.tokens) + 1)
-        if budget == 0 or levels <= 0:
+        depth = min(self._depth, context.max_depth, self._runner.context_length - len(context.tokens) + 1)
+        if budget == 0 or depth <= 0:
             return None
         branch = self._branches.get(context.request)
         if branch is None:
@@ -197,13 +276,28 @@ class ModelDrafter:
                 return None
             branch = self._branches[context.request] = _Branch(self._runner.open())
         self._commit(branch, ())  # a step that failed left an open tree
-        behind = context.tokens[branch.committed : -1]
-        while len(behind) > _PREFILL_CHUNK:
-            chunk, behind = behind[:_PREFILL_CHUNK], behind[_PREFILL_CHUNK:]
-            extension = branch.append(chunk, range(-1, len(chunk) - 1), first_row=len(chunk))
-            self._runner.extend(VerifyBatch((branch.slot,), [extension]))
+        while self._num_behind(context) > _PREFILL_CHUNK:
+            chunk = context.tokens[branch.committed : branch.committed + _PREFILL_CHUNK]
+            work = _Pass(branch, 0)
+            for parent, token in enumerate(chunk, start=-1):
+                work.add(parent, token)
+            self._runner.extend(VerifyBatch((branch.slot,), [work.extension(len(chunk))]))
             self._commit(branch, chunk)
-        return _Growth(context, branch, graph, budget, levels, behind)
+        return _Growth(context, branch, graph, self._source, budget, depth)
+
+
+def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...]]:
+    """Returns the `count` likeliest paths of earlier proposals, by their own estimates, as tokens below the root."""
+    paths: list[tuple[float, tuple[int, ...]]] = []
+    pending: list[tuple[float, tuple[int, ...], TokenGraph, int]] = [(1.0, (), graph, 0) for graph in graphs]
+    while pending and count:
+        belief, path, graph, node = pending.pop()
+        for token, edge in graph.children[node].items():
+            if belief * edge.acceptance > _LEAST_GUESS:
+                paths.append((belief * edge.acceptance, (*path, token)))
+                pending.append((*paths[-1], graph, edge.child))
+    paths.sort(key=lambda item: -item[0])
+    return list(dict.fromkeys(path for _, path in paths))[:count]
 
 
 def _log_prob(context: Context, logits: FloatArray) -> Row:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
 
@@ -48,7 +48,9 @@ class NgramDrafter:
         self._depth = depth
         self._indices: dict[int, _Index] = {}
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+    def propose(
+        self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
+    ) -> list[tuple[TokenGraph, ...]]:
         return [(self._chain(context, budget),) for context, budget in zip(contexts, budgets, strict=True)]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
 
@@ -34,7 +34,9 @@ class RecycleDrafter:
         self._shared: _Table | None = {} if keep_requests else None
         self._tables: dict[int, _Table] = {}
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+    def propose(
+        self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
+    ) -> list[tuple[TokenGraph, ...]]:
         return [(self._walk(context, budget),) for context, budget in zip(contexts, budgets, strict=True)]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:

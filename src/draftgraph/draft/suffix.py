@@ -10,7 +10,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Iterator, Sequence
 
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
 
@@ -143,7 +143,9 @@ class SuffixDrafter:
         self._keep_requests = keep_requests
         self._memories: dict[int, _Memory] = {}
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+    def propose(
+        self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
+    ) -> list[tuple[TokenGraph, ...]]:
         return [(self._tree(context, budget),) for context, budget in zip(contexts, budgets, strict=True)]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from draftgraph.config import DraftConfig
-from draftgraph.draft.base import Drafter, NoDrafter
+from draftgraph.draft.base import Advice, Drafter, Growth, NoDrafter
 from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter, coupled, drawn
 from draftgraph.draft.ngram import NgramDrafter
@@ -18,7 +19,7 @@ from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.errors import ParameterError
 from draftgraph.runner.base import Runner
 
-OFF = "off"
+OFF, MODEL = "off", "model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,29 +31,35 @@ class DraftSetup:
         acceptance: the acceptance rule that drafts are made for, "match" or "residual".
         corpus: token ids of the corpus file; empty without one.
         open_model: opens a model argument as a runner with the target's vocabulary.
+        advice: which sources to ask; None asks all.
+        growth: (source, its runner) -> how far it grows its graphs; None: to the budget.
     """
 
     config: DraftConfig
     acceptance: str
     corpus: Sequence[int]
     open_model: Callable[[str], Runner]
+    advice: Advice | None = None
+    growth: Callable[[str, Runner], Growth] | None = None
 
     @property
     def keep_requests(self) -> bool:
         return self.config.memory == "process"
 
 
-def _model(setup: DraftSetup, argument: str) -> Drafter:
+def _model(setup: DraftSetup, source: str, argument: str) -> Drafter:
     ranking = {"match": coupled, "residual": drawn}[setup.acceptance]
-    return ModelDrafter(setup.open_model(argument), setup.config.width, setup.config.depth, ranking)
+    runner = setup.open_model(argument)
+    growth = setup.growth(source, runner) if setup.growth else None
+    return ModelDrafter(runner, setup.config.width, setup.config.depth, ranking, growth, source)
 
 
-# name -> how to build it from the setup and what stands after "name:"
-DRAFTERS: Mapping[str, Callable[[DraftSetup, str], Drafter]] = {
-    "ngram": lambda setup, _: NgramDrafter(setup.config.depth),
-    "suffix": lambda setup, _: SuffixDrafter(setup.config.depth, setup.corpus, setup.keep_requests),
-    "recycle": lambda setup, _: RecycleDrafter(setup.config.depth, setup.keep_requests),
-    "model": _model,
+# name -> how to build it from the setup, the name under which it proposes, and what stands after "name:". Cheap first.
+DRAFTERS: Mapping[str, Callable[[DraftSetup, str, str], Drafter]] = {
+    "ngram": lambda setup, *_: NgramDrafter(setup.config.depth),
+    "suffix": lambda setup, *_: SuffixDrafter(setup.config.depth, setup.corpus, setup.keep_requests),
+    "recycle": lambda setup, *_: RecycleDrafter(setup.config.depth, setup.keep_requests),
+    MODEL: _model,
 }
 
 
@@ -61,8 +68,14 @@ def build_drafter(setup: DraftSetup) -> Drafter:
     names = _names(setup.config.draft)
     if names == [OFF]:
         return NoDrafter()
-    members = [DRAFTERS[name](setup, argument) for name, _, argument in (item.partition(":") for item in names)]
-    return members[0] if len(members) == 1 else MixtureDrafter(members)
+    pairs = sorted((item.partition(":") for item in names), key=lambda parts: list(DRAFTERS).index(parts[0]))
+    only = sum(name == MODEL for name, _, _ in pairs) == 1
+    members = {}
+    for name, colon, argument in pairs:
+        source = name if only or not argument else name + colon + Path(argument).stem
+        source = name + colon + argument if source in members else source
+        members[source] = DRAFTERS[name](setup, source, argument)
+    return MixtureDrafter(members, setup.advice)
 
 
 def check_draft(draft: str, acceptance: str) -> None:

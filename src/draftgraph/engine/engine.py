@@ -16,9 +16,9 @@ from draftgraph.draft.base import Drafter, root_graph
 from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.scheduler import Batch, Scheduler
 from draftgraph.errors import ParameterError, PromptError
-from draftgraph.graph.budget import select
 from draftgraph.graph.encode import encode_tree
 from draftgraph.graph.token_graph import merge
+from draftgraph.plan.planner import Expense, FixedPlanner, Planner
 from draftgraph.runner.base import Runner, commit_all
 from draftgraph.types import Delta, FinishReason, Verdict, VerifyBatch
 from draftgraph.verify.accept import Rule, accept, residual
@@ -34,6 +34,7 @@ class Engine:
         runner: computes the target model.
         drafter: proposes.
         rule: decides.
+        planner: chooses how much to draft; without one, as much as the budgets allow.
         merge_length: see `MergeRule`.
         prefill_chunk: prompt tokens read per request and step.
     """
@@ -45,6 +46,7 @@ class Engine:
         rule: Rule,
         vocabulary: Vocabulary,
         *,
+        planner: Planner | None = None,
         merge_length: int = 2,
         prefill_chunk: int = 64,
         clock: Callable[[], float] = time.perf_counter,
@@ -52,6 +54,7 @@ class Engine:
         self.runner = runner
         self.drafter = drafter
         self.rule = rule
+        self.planner = planner or FixedPlanner()
         self.scheduler = Scheduler(runner, prefill_chunk, clock)
         self.observer: Observer = lambda verdicts: None  # sees each step's verdicts, for drawing and tests
         self._vocabulary = vocabulary
@@ -90,13 +93,15 @@ class Engine:
 
     def _advance(self, batch: Batch) -> list[Delta]:
         """The loop: propose, merge, select, verify, accept, commit, emit."""
-        drafts = self.drafter.propose(batch.contexts, batch.budgets)
-        trees = select(merge(drafts), batch.windows)
+        budgets = self.planner.budgets(batch.contexts, batch.windows)
+        drafts = self.drafter.propose(batch.contexts, budgets)
+        trees = self.planner.select(batch.contexts, merge(drafts), batch.windows)
         rows = self.runner.extend(VerifyBatch(batch.slots, trees))
         verdicts = accept(self.rule, trees, distribution(rows, trees, batch.samplings), batch.noises, batch.endings)
         commit_all(self.runner, batch.slots, [verdict.path for verdict in verdicts])
         self.drafter.observe(batch.contexts, verdicts)
-        return self._emit(batch.requests, verdicts)
+        expenses = self.planner.observe(batch.contexts, verdicts)
+        return self._emit(batch.requests, verdicts, expenses)
 
     def cancel(self, request: Request) -> Delta | None:
         """Ends a request between two steps; what it has written stays. Returns its last delta; None if it was over."""
@@ -107,12 +112,15 @@ class Engine:
         tree = encode_tree(nothing, root_graph(context), [], [], [], [], [], [])
         verdict = Verdict(tree, (), (), (), FinishReason.CANCELLED, np.zeros((0, 0), np.int32))
         self.drafter.observe([context], [verdict])
-        return self._emit([request], [verdict])[0]
+        return self._emit([request], [verdict], self.planner.observe([context], [verdict]))[0]
 
-    def _emit(self, requests: Sequence[Request], verdicts: Sequence[Verdict]) -> list[Delta]:
+    def _emit(
+        self, requests: Sequence[Request], verdicts: Sequence[Verdict], expenses: Sequence[Expense]
+    ) -> list[Delta]:
         self.observer(verdicts)
         now = self._clock()
-        deltas = [request.apply(verdict, now) for request, verdict in zip(requests, verdicts, strict=True)]
+        parts = zip(requests, verdicts, expenses, strict=True)
+        deltas = [request.apply(verdict, expense, now) for request, verdict, expense in parts]
         for request in requests:
             if request.state is State.FINISHED:
                 self.scheduler.retire(request)

@@ -18,6 +18,7 @@ import numpy as np
 from draftgraph.config import MAX_BUDGET, SamplingParams
 from draftgraph.engine.stats import RequestStats
 from draftgraph.engine.text import TextStream
+from draftgraph.plan.planner import Expense
 from draftgraph.rng import Noise, fresh_seed, noise_for
 from draftgraph.types import TARGET, Context, Delta, FinishReason, MergeRule, Verdict, Window
 from draftgraph.verify.distribution import SamplingContext
@@ -133,7 +134,7 @@ class Request:
     def _is_end(self, token: int) -> bool:
         return token in self.vocabulary.end_ids and not self.sampling.ignore_eos
 
-    def apply(self, verdict: Verdict, now: float) -> Delta:
+    def apply(self, verdict: Verdict, expense: Expense, now: float) -> Delta:
         """Takes in a verdict and returns what it adds to the output."""
         self.num_computed += len(verdict.path)
         text = ""
@@ -143,7 +144,7 @@ class Request:
                 text += self._stream.push(token)[0]
         sources = tuple(verdict.tree.sources[node] if node >= 0 else (TARGET,) for node in verdict.nodes)
         self.sources.extend(sources)
-        self.stats.record(verdict, now, decoding=self.state is State.DECODE)
+        self.stats.record(verdict, expense, now, decoding=self.state is State.DECODE)
         if verdict.tokens and self.state is State.PREFILL:
             self.state = State.DECODE
         if verdict.finish is not None:

@@ -25,7 +25,6 @@ class Batch:
     requests: tuple[Request, ...]
     slots: tuple[int, ...]
     contexts: tuple[Context, ...]
-    budgets: tuple[int, ...]
     windows: tuple[Window, ...]
     samplings: tuple[SamplingContext, ...]
     noises: tuple[Noise, ...]
@@ -70,7 +69,6 @@ class Scheduler:
             requests=requests,
             slots=tuple(request.slot for request in requests),
             contexts=tuple(request.context() for request in requests),
-            budgets=tuple(request.step_budget for request in requests),
             windows=tuple(request.window(self._prefill_chunk) for request in requests),
             samplings=tuple(request.sampling_context() for request in requests),
             noises=tuple(request.noise for request in requests),

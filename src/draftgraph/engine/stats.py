@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import Any
 
+from draftgraph.plan.planner import Expense
 from draftgraph.types import Verdict
 
 
 @dataclass(slots=True)
 class SourceStats:
-    """One drafter's share: drafts of it that were verified, and how many of them were accepted."""
+    """One drafter's share: drafts of it that were verified, how many of them were accepted, and what asking it took."""
 
     proposed: int = 0
     accepted: int = 0
+    seconds: float = 0.0
 
 
 @dataclass(slots=True)
@@ -34,6 +36,8 @@ class RequestStats:
     verified_rows: int = 0
     accepted_nodes: int = 0
     by_source: dict[str, SourceStats] = field(default_factory=dict)
+    budgets: dict[int, int] = field(default_factory=dict)  # drafts verified in a pass -> number of such passes
+    plain_seconds: float = 0.0  # what the same tokens were expected to take without drafts; 0 where it is not known
 
     @property
     def tokens_per_step(self) -> float:
@@ -52,7 +56,12 @@ class RequestStats:
     def decode_tokens_per_second(self) -> float:
         return (self.completion_tokens - 1) / self.decode_seconds if self.decode_seconds > 0 else 0.0
 
-    def record(self, verdict: Verdict, now: float, decoding: bool) -> None:
+    @property
+    def plain_tokens_per_second(self) -> float:
+        """What plain decoding was expected to reach; 0 where it is not known."""
+        return (self.completion_tokens - 1) / self.plain_seconds if self.plain_seconds > 0 else 0.0
+
+    def record(self, verdict: Verdict, expense: Expense, now: float, decoding: bool) -> None:
         """Counts one verdict; `decoding` says that the request's first token was there before."""
         if verdict.tokens:
             self.last_token = now
@@ -66,6 +75,10 @@ class RequestStats:
         self.merged_nodes += tree.graph.num_merged
         self.verified_rows += len(tree.tokens)
         self.accepted_nodes += verdict.num_accepted
+        self.budgets[tree.num_drafts] = self.budgets.get(tree.num_drafts, 0) + 1
+        self.plain_seconds += expense.plain
+        for source, seconds in expense.drafts.items():
+            self.by_source.setdefault(source, SourceStats()).seconds += seconds
         for sources in tree.sources:
             for source in sources:
                 self.by_source.setdefault(source, SourceStats()).proposed += 1
@@ -85,8 +98,10 @@ class RequestStats:
             "verified_rows": self.verified_rows,
             "merged_nodes": self.merged_nodes,
             "accepted_nodes": self.accepted_nodes,
+            "budgets": {str(drafts): passes for drafts, passes in sorted(self.budgets.items())},
+            "plain_tokens_per_second": round(self.plain_tokens_per_second, 2),
             "by_source": {
-                name: {"proposed": source.proposed, "accepted": source.accepted}
+                name: {"proposed": source.proposed, "accepted": source.accepted, "seconds": round(source.seconds, 4)}
                 for name, source in sorted(self.by_source.items())
             },
         }

@@ -15,12 +15,16 @@ from draftgraph.types import Drawn, MergeRule
 
 @dataclass(slots=True)
 class Edge:
-    """ "`child` may follow": who says so, how likely they find it, and how it was drawn (None: it was not)."""
+    """ "`child` may follow": how likely each source that says so finds it, and how it was drawn (None: it was not)."""
 
     child: int
-    acceptance: float
-    sources: tuple[str, ...]
+    votes: dict[str, float]  # source -> its estimate
+    acceptance: float  # the largest of them, or a draw's own
     draw: Drawn | None
+
+    @property
+    def sources(self) -> tuple[str, ...]:
+        return tuple(self.votes)
 
 
 class TokenGraph:
@@ -70,7 +74,7 @@ class TokenGraph:
         else:
             self.num_merged += 1
             self._inherit(child, self._ancestors[parent])
-        self.children[parent][token] = Edge(child, acceptance, (source,), draw)
+        self.children[parent][token] = Edge(child, {source: acceptance}, acceptance, draw)
         return child
 
     def absorb(self, other: TokenGraph) -> None:
@@ -80,8 +84,8 @@ class TokenGraph:
         while pending:
             theirs, ours = pending.pop()
             for token, edge in other.children[theirs].items():
-                for source in edge.sources:
-                    child = self.add(ours, token, source, edge.acceptance, edge.draw)
+                for source, vote in edge.votes.items():
+                    child = self.add(ours, token, source, vote if edge.draw is None else edge.acceptance, edge.draw)
                 if (edge.child, child) not in seen:
                     seen.add((edge.child, child))
                     pending.append((edge.child, child))
@@ -107,8 +111,7 @@ class TokenGraph:
             assert self.depths[node] == self.depths[parent] + 1, "a depth is not its first parent's plus one"
 
     def _prefix_merge(self, edge: Edge, source: str, acceptance: float, draw: Drawn | None) -> None:
-        if source not in edge.sources:
-            edge.sources += (source,)
+        edge.votes[source] = max(edge.votes.get(source, 0.0), acceptance)
         if edge.draw is not None:
             return  # NOTE: the fate of a drawn child must not depend on its token, so nothing may raise its estimate
         edge.draw = draw

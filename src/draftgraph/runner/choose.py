@@ -6,10 +6,11 @@ In: a model and the engine's settings. Out: a runner with its memory allocated.
 from __future__ import annotations
 
 import hashlib
+from importlib.metadata import version
 from pathlib import Path
 
 from draftgraph.config import EngineConfig
-from draftgraph.environment import cache_dir, kernel_level, num_cores
+from draftgraph.environment import cache_dir, cpu_name, kernel_level, num_cores
 from draftgraph.errors import ParameterError, UnsupportedModelError
 from draftgraph.models.families import Source, load_weights
 from draftgraph.models.gguf import GgufFile
@@ -70,11 +71,22 @@ def _source(model: Model, quantize: str) -> Source:
     return QuantizedFolder(model.path, quantize)
 
 
+def cost_file(model: Model, config: EngineConfig) -> Path:
+    """Returns where the measured pass costs of this model, runner, machine and number of threads are kept."""
+    setting = (config.runner, config.threads or num_cores(), kernel_level(), cpu_name(), version("draftgraph"))
+    return cache_dir() / "costs" / f"{_stamp(model, config.quantize, *setting)}.json"
+
+
 def _packed_file(model: Model, quantize: str) -> Path:
     """Returns where the packed weights of exactly these model files are kept; makes the folder."""
     folder = cache_dir() / "packed"
     folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{_stamp(model, quantize)}.bin"
+
+
+def _stamp(model: Model, *setting: object) -> str:
+    """Returns a name for exactly these model files and this setting."""
     files = sorted(model.path.glob("*.safetensors")) if model.path.is_dir() else [model.path]
     stamps = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = hashlib.sha256(repr((stamps, model.tokenizer.size, quantize)).encode()).hexdigest()
-    return folder / f"{model.path.stem}-{key[:16]}.bin"
+    key = hashlib.sha256(repr((stamps, model.tokenizer.size, *setting)).encode()).hexdigest()
+    return f"{model.path.stem}-{key[:16]}"

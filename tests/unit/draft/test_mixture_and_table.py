@@ -20,7 +20,7 @@ from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import merge
 from draftgraph.rng import Greedy, SeededNoise
 from draftgraph.types import Context, FinishReason, MergeRule, Verdict, Window
-from support.rigs import ScriptDrafter, TableRunner, chain, make_engine, write
+from support.rigs import ScriptDrafter, TableRunner, chain, make_engine, mixture, write
 
 VOCAB = 8
 
@@ -47,7 +47,7 @@ def build(
 def test_each_member_proposes_its_own_graph_and_all_of_them_are_merged() -> None:
     one, two = ScriptDrafter(lambda _: chain([1, 2])), ScriptDrafter(lambda _: chain([1, 3]))
     contexts = [context([0], request) for request in range(2)]
-    proposals = MixtureDrafter([one, NoDrafter(), two]).propose(contexts, [4, 4])
+    proposals = mixture(one, NoDrafter(), two).propose(contexts, [4, 4])
     assert [[graph.num_drafted for graph in graphs] for graphs in proposals] == [[2, 0, 2], [2, 0, 2]]
     for graph in merge(proposals):
         graph.check()
@@ -59,7 +59,7 @@ def test_every_member_is_told_what_happened() -> None:
     about = context([0], request=5)
     (tree,) = select([root_graph(about)], [Window(np.zeros(1, np.int32), True, 0, 0, VOCAB)])
     end = Verdict(tree, (1,), (-1,), (0,), FinishReason.STOP, np.zeros((1, 0), np.int32))
-    MixtureDrafter(members).observe([about], [end])
+    mixture(*members).observe([about], [end])
     assert [member.ended for member in members] == [[5]] * 3
 
 
@@ -79,23 +79,25 @@ def test_what_the_settings_name_is_built_and_writes_what_plain_decoding_writes(d
 
 
 @pytest.mark.parametrize(
-    ("draft", "kind"),
+    ("draft", "kinds"),
     [
-        ("off", NoDrafter),
-        (" off ", NoDrafter),
-        ("ngram", NgramDrafter),
-        ("suffix", SuffixDrafter),
-        ("recycle", RecycleDrafter),
-        ("model:x", ModelDrafter),
-        ("ngram,suffix", MixtureDrafter),
+        ("ngram", {"ngram": NgramDrafter}),
+        ("suffix", {"suffix": SuffixDrafter}),
+        ("recycle", {"recycle": RecycleDrafter}),
+        ("model:x", {"model": ModelDrafter}),
+        ("model:x,model:a/y.gguf,ngram", {"ngram": NgramDrafter, "model:x": ModelDrafter, "model:y": ModelDrafter}),
+        (DraftConfig().draft, {"ngram": NgramDrafter, "suffix": SuffixDrafter, "recycle": RecycleDrafter}),
     ],
 )
-def test_a_name_gives_its_drafter(draft: str, kind: type) -> None:
-    assert type(build(draft)) is kind
+def test_a_name_gives_its_drafter(draft: str, kinds: dict[str, type]) -> None:
+    drafter = build(draft)
+    assert isinstance(drafter, MixtureDrafter)
+    assert {source: type(member) for source, member in drafter.members.items()} == kinds
 
 
-def test_the_default_setting_can_be_built() -> None:
-    assert type(build(DraftConfig().draft)) is MixtureDrafter
+@pytest.mark.parametrize("draft", ["off", " off "])
+def test_off_proposes_nothing(draft: str) -> None:
+    assert isinstance(build(draft), NoDrafter)
 
 
 def test_the_help_names_every_drafter_of_the_table() -> None:

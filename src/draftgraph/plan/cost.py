@@ -1,0 +1,140 @@
+"""What a pass costs: seconds by the number of rows and the cells they attend to.
+
+In: measured passes. Out: an estimate for any pass. The shape is measured once per machine, model and threads and kept
+on disk; what passes really take corrects it as they happen. Never sees tokens, graphs or requests.
+"""
+
+from __future__ import annotations
+
+import bisect
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+_RATE = 0.06  # share of each new observation in the corrections
+_WILDEST = 2.0  # an observation further off than this factor is the machine's affair, not the model's
+
+
+@dataclass(frozen=True, slots=True)
+class CostTable:
+    """Measured passes of one runner.
+
+    Args:
+        seconds: rows -> seconds of a pass over a short context; at least the entry for one row.
+        cell_seconds: what one more cell adds to one row.
+    """
+
+    seconds: Mapping[int, float]
+    cell_seconds: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Returns the form on disk."""
+        return {
+            "seconds": {str(rows): value for rows, value in self.seconds.items()},
+            "cell_seconds": self.cell_seconds,
+        }
+
+    @classmethod
+    def from_json(cls, data: Any) -> CostTable:
+        """Reads `to_json`'s form.
+
+        Raises:
+            ValueError: it is another form, or holds what cannot be a time.
+        """
+        try:
+            seconds = {int(rows): float(value) for rows, value in data["seconds"].items()}
+            cell_seconds = float(data["cell_seconds"])
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"not a cost table: {error!r}") from error
+        times = [*seconds.values(), cell_seconds]
+        if 1 not in seconds or min(seconds) < 1 or not all(0 <= time < 1e6 for time in times) or not seconds[1] > 0:
+            raise ValueError("a cost table with impossible times")
+        return cls(seconds, cell_seconds)
+
+
+class PassCost:
+    """The estimate. Owns its corrections: one factor for the machine's mood, and one per measured row count.
+
+    Args:
+        table: the measured shape; a cost that rises with the rows is assumed.
+    """
+
+    def __init__(self, table: CostTable) -> None:
+        self._rows = sorted(table.seconds)
+        rising = itertools.accumulate((table.seconds[rows] for rows in self._rows), max)
+        self._seconds = list(rising)
+        self._cell_seconds = table.cell_seconds
+        self._mood = 0.0  # logarithm of a factor
+        self._bends = [0.0] * len(self._rows)  # the same, per measured row count
+
+    def seconds(self, rows: int, cells: int) -> float:
+        """Returns the estimate for a pass of `rows` rows that attend to `cells` cells in all. 0 rows are no pass."""
+        if rows <= 0:
+            return 0.0
+        low, share = self._place(rows)
+        bend = self._bends[low] * (1 - share) + (self._bends[low + 1] * share if share else 0.0)
+        return self._shape(rows, cells) * math.exp(self._mood + bend)
+
+    def observe(self, rows: int, cells: int, seconds: float) -> None:
+        """Corrects the estimate by one pass that took `seconds`."""
+        if rows <= 0 or seconds <= 0:
+            return
+        ratio = seconds / self.seconds(rows, cells)
+        error = max(-math.log(_WILDEST), min(math.log(_WILDEST), math.log(ratio)))
+        self.scale(ratio)
+        low, share = self._place(rows)
+        self._bends[low] += _RATE * error * (1 - share)
+        if share:
+            self._bends[low + 1] += _RATE * error * share
+
+    def scale(self, ratio: float) -> None:
+        """Corrects all estimates by passes that took `ratio` times what was estimated."""
+        error = max(-math.log(_WILDEST), min(math.log(_WILDEST), math.log(max(ratio, 1e-6))))
+        self._mood += _RATE * error
+
+    def _shape(self, rows: int, cells: int) -> float:
+        """The table's own value: linear between measured row counts and beyond the last."""
+        low, share = self._place(rows)
+        base = self._seconds[low]
+        if share:
+            base += (self._seconds[low + 1] - self._seconds[low]) * share
+        elif rows > self._rows[-1]:
+            base *= rows / self._rows[-1]
+        return base + cells * self._cell_seconds
+
+    def _place(self, rows: int) -> tuple[int, float]:
+        """Returns the index of the last measured row count up to `rows`, and how far it is to the next one."""
+        low = bisect.bisect_right(self._rows, rows) - 1
+        if low + 1 == len(self._rows):
+            return low, 0.0
+        return low, (rows - self._rows[low]) / (self._rows[low + 1] - self._rows[low])
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What a plan expects: tokens per step and seconds."""
+
+    tokens: float
+    seconds: float
+    count: int
+
+    @property
+    def rate(self) -> float:
+        return self.tokens / self.seconds
+
+
+def best_count(gains: Sequence[float], base_tokens: float, seconds_of: Sequence[float]) -> Choice:
+    """Returns the number of drafts with the most expected tokens per second.
+
+    Args:
+        gains: path acceptances, best first; the first n add up to what n drafts bring.
+        base_tokens: tokens that are written without any draft: one per request.
+        seconds_of: [len(gains) + 1] what a step takes in all with n drafts.
+    """
+    best = Choice(base_tokens, seconds_of[0], 0)
+    for count, tokens in enumerate(itertools.accumulate(gains, initial=base_tokens)):
+        if tokens * best.seconds > best.tokens * seconds_of[count]:
+            best = Choice(tokens, seconds_of[count], count)
+    return best

@@ -1,0 +1,169 @@
+"""How far a draft model grows its graph: as long as another of its passes brings more than it costs.
+
+In: what passes of both models cost, what the draft model's candidates were worth. Out: which requests get a graph, and
+how many nodes each of its levels computes. Depth grows where the model is sure, width where it is not; both follow from
+the costs (the aims of Sequoia, arXiv 2402.12374, and EAGLE-2, arXiv 2406.16858). Never sees tokens' meaning or tensors.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from draftgraph.draft.base import Proposals
+from draftgraph.graph.token_graph import TokenGraph
+from draftgraph.plan.cost import PassCost, best_count
+from draftgraph.plan.planner import AutoPlanner, first_vote
+from draftgraph.types import Context
+
+_MOST_ROWS = 16  # nodes in one pass of the draft model
+_HORIZON = 128  # tokens over which reading a prompt with the draft model is spread
+_GUESSES = 7
+_NEARLY_FREE = 1.08  # cost of a pass with guesses over one without
+_PROBING = 0.01
+
+
+class ModelGrowth:
+    """One draft model's growth within a batch; see `draft.base.Growth`.
+
+    Args:
+        planner: the step's planner.
+        source: the name under which the model proposes.
+        cost: of the draft model's passes.
+        depth: longest path.
+    """
+
+    def __init__(self, planner: AutoPlanner, source: str, cost: PassCost, depth: int) -> None:
+        self._planner = planner
+        self._source = source
+        self._cost = cost
+        self._depth = depth
+        self._credit = 0.0
+        self._contexts: Sequence[Context] = ()
+        self._levels = 0
+        self._spent = 0.0
+        self._reading = False
+        self.num_guesses = 0
+        planner.trust(source, self._settle)
+
+    def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
+        step = self._planner.step
+        self._credit += _PROBING * step.pass_seconds(0)
+        base = self._cost.seconds(1, int(step.context))
+        self.num_guesses = sum(
+            self._cost.seconds(1 + n, int((1 + n) * step.context)) <= _NEARLY_FREE * base
+            for n in range(1, 1 + _GUESSES)
+        )
+        without = self._without(contexts, earlier)
+        chosen = self._best_requests(contexts, behind, without)
+        if not chosen and contexts and self._credit >= base + self._catch_up(behind[0]):
+            self._credit = 0.0
+            chosen = {0}
+        self._contexts = [context for i, context in enumerate(contexts) if i in chosen]
+        self._reading = any(self._catch_up(behind[i]) for i in chosen)
+        self._levels = 1
+        self._spend(len(chosen))
+        return [i in chosen for i in range(len(contexts))]
+
+    def worth(self, context: Context, depth: int, estimate: float) -> float:
+        return self._planner.worth.of(context.request, {self._source: estimate}, depth)
+
+    def next_level(self, beliefs: Sequence[Sequence[float]], leaves: Sequence[Sequence[float]]) -> list[int]:
+        step = self._planner.step
+        gains = sorted((belief for some in beliefs for belief in some), reverse=True)[: 4 * _MOST_ROWS]
+        now = best_count(gains, step.requests, self._seconds(len(gains)))
+        self._levels += 1
+        queue = sorted(
+            (
+                (belief * self._first(context, self._levels), i)
+                for i, (context, some) in enumerate(zip(self._contexts, leaves, strict=True))
+                for belief in some
+            ),
+            reverse=True,
+        )[:_MOST_ROWS]
+        best, best_rate, tokens = 0, now.rate, now.tokens
+        for count, (gain, _) in enumerate(queue, start=1):
+            tokens += gain
+            rate = tokens / (step.spent + self._pass_seconds(count) + step.pass_seconds(now.count + count))
+            if rate > best_rate:
+                best, best_rate = count, rate
+        self._spend(best)
+        chosen = [i for _, i in queue[:best]]
+        return [chosen.count(i) for i in range(len(leaves))]
+
+    def _best_requests(
+        self, contexts: Sequence[Context], behind: Sequence[int], without: Sequence[Sequence[float]]
+    ) -> set[int]:
+        """Returns the requests for which a chain of the best length beats what is there without this model."""
+        step = self._planner.step
+        gains = sorted((gain for some in without for gain in some), reverse=True)
+        best_rate = best_count(gains, step.requests, self._seconds(len(gains))).rate
+        chains = [self._chain(context) for context in contexts]
+        ranked = sorted(range(len(contexts)), key=lambda i: sum(without[i]) - sum(chains[i]))
+        others = step.requests - len(contexts)
+        best: set[int] = set()
+        for size in range(1, len(ranked) + 1):
+            asked, rest = ranked[:size], ranked[size:]
+            left = others + sum(1 + sum(without[i]) for i in rest)
+            rows = sum(len(without[i]) for i in rest)
+            for levels in range(1, max(len(chains[i]) for i in asked) + 1):
+                tokens = left + sum(1 + max(sum(chains[i][:levels]), sum(without[i])) for i in asked)
+                reading = sum(
+                    self._catch_up(behind[i]) * tokens / size / min(contexts[i].max_depth + 1, _HORIZON) for i in asked
+                )
+                seconds = reading + levels * self._pass_seconds(size) + step.pass_seconds(rows + levels * size)
+                if tokens / (step.spent + seconds) > best_rate:
+                    best, best_rate = set(asked), tokens / (step.spent + seconds)
+        return best
+
+    def _seconds(self, most: int) -> list[float]:
+        """Returns what the step takes with 0 to `most` drafts."""
+        step = self._planner.step
+        return [step.spent + step.pass_seconds(count) for count in range(most + 1)]
+
+    def _chain(self, context: Context) -> list[float]:
+        """Returns the expected path acceptances of a chain of first candidates, by depth."""
+        belief, chain = 1.0, []
+        for depth in range(1, min(self._depth, context.max_depth) + 1):
+            belief *= self._first(context, depth)
+            chain.append(belief)
+        return chain
+
+    def _without(self, contexts: Sequence[Context], earlier: Proposals) -> list[list[float]]:
+        """Returns the path acceptances of the best chain of what was proposed before, per request."""
+        if not earlier:
+            return [[] for _ in contexts]
+        return [
+            max((self._likeliest_chain(graph, context) for graph in graphs), key=sum, default=[])
+            for context, graphs in zip(contexts, earlier, strict=True)
+        ]
+
+    def _likeliest_chain(self, graph: TokenGraph, context: Context) -> list[float]:
+        chain: list[float] = []
+        node, belief = 0, 1.0
+        while graph.children[node] and len(chain) < context.max_depth:
+            edges = graph.children[node].values()
+            worths = [(self._planner.worth.of(context.request, e.votes, len(chain) + 1), e.child) for e in edges]
+            value, node = max(worths)
+            belief *= value
+            chain.append(belief)
+        return chain
+
+    def _first(self, context: Context, depth: int) -> float:
+        return self._planner.worth.of(context.request, first_vote(self._source), depth)
+
+    def _catch_up(self, behind: int) -> float:
+        """Returns what it takes to read known tokens beyond those that fit into the first pass."""
+        return self._cost.seconds(behind, 0) if behind > 8 else 0.0
+
+    def _pass_seconds(self, rows: int) -> float:
+        return self._cost.seconds(rows, int(rows * self._planner.step.context))
+
+    def _spend(self, rows: int) -> None:
+        seconds = self._pass_seconds(rows)
+        self._spent = seconds if self._levels == 1 else self._spent + seconds
+        self._planner.step.spent += seconds
+
+    def _settle(self, seconds: float) -> None:
+        """Corrects the cost by what all passes of this step took, unless a long text was read in them."""
+        if self._spent > 0 and not self._reading:
+            self._cost.scale(seconds / self._spent)

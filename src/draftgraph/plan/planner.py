@@ -1,0 +1,267 @@
+"""The planner: how many drafts each request gets in a step, and which sources are asked for them.
+
+In: what a pass costs, what guesses were worth, the step's graphs. Out: trees, for the most expected tokens per second
+of the batch as a whole. Nothing it decides can change a text; it only decides what is tried. Never sees tensors.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from draftgraph.config import MAX_BUDGET
+from draftgraph.graph.budget import select
+from draftgraph.graph.token_graph import TokenGraph
+from draftgraph.plan.cost import PassCost, best_count
+from draftgraph.plan.worth import Frequency, Worth
+from draftgraph.types import Context, TokenTree, Verdict, Window
+
+_MOST = 64  # drafts in one tree
+_LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
+_PROBING = 0.01  # share of the time that may go to sources which do not pay
+_GAIN_MEMORY = 24.0  # steps
+
+
+@dataclass(frozen=True, slots=True)
+class Expense:
+    """What a step cost one request, in seconds.
+
+    Args:
+        plain: what its tokens would have taken without drafts, as far as that is known.
+        drafts: by source.
+    """
+
+    plain: float = 0.0
+    drafts: Mapping[str, float] = field(default_factory=dict)
+
+
+class Planner(Protocol):
+    """Decides how much to draft. `budgets`, `select` and `observe` are called once per step, in this order."""
+
+    def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
+        """Returns how many drafts are worth making for each request."""
+
+    def select(
+        self, contexts: Sequence[Context], graphs: Sequence[TokenGraph], windows: Sequence[Window]
+    ) -> list[TokenTree]:
+        """Returns the tree to verify for each request."""
+
+    def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> list[Expense]:
+        """Learns from a step that is done and returns what it cost. `contexts` are those from before the verdicts."""
+
+
+class FixedPlanner:
+    """As many drafts as the request's budget and `most` allow, in the order of the drafters' own estimates."""
+
+    def __init__(self, most: int = MAX_BUDGET) -> None:
+        self._most = most
+
+    def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
+        return [min(window.budget, self._most) for window in windows]
+
+    def select(
+        self, contexts: Sequence[Context], graphs: Sequence[TokenGraph], windows: Sequence[Window]
+    ) -> list[TokenTree]:
+        return select(graphs, [replace(window, budget=min(window.budget, self._most)) for window in windows])
+
+    def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> list[Expense]:
+        return [Expense() for _ in contexts]
+
+
+@dataclass(slots=True)
+class _Source:
+    """What is known of one source: its price, and what it brings to each request and to all of them."""
+
+    price: float = 0.0  # seconds per request asked; 0 as long as it is not known
+    credit: float = 0.0  # seconds of probing it has saved up
+    gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))
+    own: dict[int, Frequency] = field(default_factory=dict)
+
+    def paid(self, seconds: float) -> None:
+        self.price += (seconds - self.price) * (0.1 if self.price else 1.0)
+
+    def gain_of(self, request: int) -> Frequency:
+        """Accepted drafts per step."""
+        if request not in self.own:
+            self.own[request] = Frequency(max(self.gain.mean, 0.05), 3, _GAIN_MEMORY)
+        return self.own[request]
+
+
+@dataclass(slots=True)
+class Step:
+    """One step while it is planned.
+
+    Args:
+        requests: that can be given drafts; each writes a token without any.
+        rows, cells: of the pass without drafts.
+        context: mean length of the requests' texts.
+        spent: seconds that drafting took so far, as far as they belong to this step.
+    """
+
+    requests: int
+    rows: int
+    cells: int
+    context: float
+    cost: PassCost
+    spent: float = 0.0
+    paid: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)  # source -> (seconds, requests asked)
+    trees: Sequence[TokenTree] = ()
+    started: float = 0.0  # when the pass began
+
+    def pass_seconds(self, drafts: int) -> float:
+        """Returns what the target pass takes with so many drafts."""
+        return self.cost.seconds(self.rows + drafts, self.cells + int(drafts * self.context))
+
+
+class AutoPlanner:
+    """Chooses nothing, a chain or a graph, per request and step. Also the drafters' `Advice`.
+
+    Args:
+        cost: of the target's passes.
+        clock: returns seconds.
+    """
+
+    def __init__(self, cost: PassCost, clock: Callable[[], float] = time.perf_counter) -> None:
+        self.cost = cost
+        self.worth = Worth()
+        self.step = Step(0, 0, 0, 0.0, cost)
+        self._clock = clock
+        self._sources: dict[str, _Source] = {}
+        self._asked: dict[str, frozenset[int]] = {}
+        self._reach: dict[int, int] = {}  # request -> drafts it is asked for
+        self._free: dict[str, Callable[[float], None]] = {}  # sources that decide for themselves
+
+    def trust(self, source: str, paid: Callable[[float], None]) -> None:
+        """Always asks `source`, which decides by itself whether it pays: a draft model with its own growth.
+
+        Args:
+            paid: told what asking it took.
+        """
+        self._free[source] = paid
+
+    def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
+        writing = [(context, window) for context, window in zip(contexts, windows, strict=True) if window.complete]
+        rows = sum(len(window.known) for window in windows)
+        lengths = [len(context.tokens) for context in contexts]
+        cells = sum(len(window.known) * length for window, length in zip(windows, lengths, strict=True))
+        self.step = Step(len(writing), rows, cells, sum(lengths) / max(len(lengths), 1), self.cost)
+        self._asked = {}
+        return [
+            min(window.budget, self._reach.get(context.request, _LEAST_ASKED))
+            for context, window in zip(contexts, windows, strict=True)
+        ]
+
+    def wants(self, source: str, contexts: Sequence[Context]) -> list[bool]:
+        if source in self._free:
+            wanted = [True] * len(contexts)
+        else:
+            entry = self._sources.setdefault(source, _Source())
+            second = self.step.pass_seconds(0) / max(self.step.requests, 1)  # what a token takes without drafts
+            wanted = [entry.gain_of(context.request).mean * second >= entry.price for context in contexts]
+            if not any(wanted) and contexts and entry.credit >= entry.price:
+                entry.credit = 0.0
+                wanted = [True] + [False] * (len(contexts) - 1)
+        self._asked[source] = frozenset(context.request for context, want in zip(contexts, wanted, strict=True) if want)
+        return wanted
+
+    def paid(self, source: str, seconds: float) -> None:
+        self.step.paid[source] = (seconds, self._asked[source])
+        if source in self._free:
+            self._free[source](seconds)
+        else:
+            self._sources[source].paid(seconds / max(len(self._asked[source]), 1))
+            self.step.spent += seconds
+
+    def select(
+        self, contexts: Sequence[Context], graphs: Sequence[TokenGraph], windows: Sequence[Window]
+    ) -> list[TokenTree]:
+        step = self.step
+
+        def keep(gains: Sequence[float]) -> int:
+            seconds = [step.spent + step.pass_seconds(count) for count in range(len(gains) + 1)]
+            return best_count(gains, step.requests, seconds).count
+
+        trees = select(
+            graphs, windows, lambda index, edge, depth: self.worth.of(contexts[index].request, edge.votes, depth), keep
+        )
+        step.trees = trees
+        step.started = self._clock()
+        return trees
+
+    def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> list[Expense]:
+        step = self.step
+        if step.trees and step.trees[0] is verdicts[0].tree:  # a request that is cancelled had no pass
+            taken = self._clock() - step.started
+            rows = sum(len(tree.tokens) for tree in step.trees)
+            cells = sum(
+                len(tree.tokens) * len(context.tokens) for tree, context in zip(step.trees, contexts, strict=True)
+            )
+            self.cost.observe(rows, cells, taken)
+            for source in self._sources.values():
+                source.credit += _PROBING * taken
+        expenses = []
+        for context, verdict in zip(contexts, verdicts, strict=True):
+            self._learn(context.request, verdict)
+            expenses.append(self._expense(context, verdict))
+            if verdict.finish is not None:
+                self.worth.forget(context.request)
+                self._reach.pop(context.request, None)
+                for source in self._sources.values():
+                    source.own.pop(context.request, None)
+        return expenses
+
+    def _learn(self, request: int, verdict: Verdict) -> None:
+        """Follows what was written through the graph: every edge on the way was right or wrong, verified or not."""
+        if not verdict.tree.draws_next:
+            return
+        graph = verdict.tree.graph
+        assert isinstance(graph, TokenGraph), "the planner's trees come from token graphs"
+        node = 0
+        for depth, token in enumerate(verdict.tokens, start=1):
+            edges = graph.children[node]
+            for candidate, edge in edges.items():
+                self.worth.learn(request, edge.votes, depth, candidate == token)
+            self._learn_first(request, graph, node, depth, token)
+            if token not in edges:
+                break
+            node = edges[token].child
+        chosen = verdict.tree.num_drafts
+        self._reach[request] = min(_MOST, max(_LEAST_ASKED, 2 * chosen + 4, self._reach.get(request, 0) * 3 // 4))
+        self._learn_gains(request, verdict)
+
+    def _learn_first(self, request: int, graph: TokenGraph, node: int, depth: int, token: int) -> None:
+        """Counts whether each trusted source's best candidate was right, whatever its confidence."""
+        for source in self._free:
+            votes = {t: edge.votes[source] for t, edge in graph.children[node].items() if source in edge.votes}
+            if votes:
+                best = max(votes, key=votes.__getitem__)
+                self.worth.learn(request, first_vote(source), depth, best == token)
+
+    def _learn_gains(self, request: int, verdict: Verdict) -> None:
+        """Counts accepted drafts for their sources; what several proposed is shared between them."""
+        gains = dict.fromkeys((s for s, asked in self._asked.items() if request in asked and s in self._sources), 0.0)
+        for node in verdict.nodes:
+            sources = verdict.tree.sources[node] if node >= 0 else ()
+            for source in sources:
+                if source in gains:
+                    gains[source] += 1 / len(sources)
+        for source, gain in gains.items():
+            entry = self._sources[source]
+            entry.gain_of(request).add(gain)
+            entry.gain.add(gain)
+
+    def _expense(self, context: Context, verdict: Verdict) -> Expense:
+        plain = len(verdict.tokens) * self.cost.seconds(1, len(context.tokens))
+        drafts = {
+            source: seconds / len(asked)
+            for source, (seconds, asked) in self.step.paid.items()
+            if context.request in asked
+        }
+        return Expense(plain, drafts)
+
+
+def first_vote(source: str) -> dict[str, float]:
+    """The name under which a model's best candidates are counted, with what to expect of a fair draft model."""
+    return {f"first of {source}": 0.7}
