@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter, drawn
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.engine.request import Request
@@ -33,6 +32,7 @@ from support.rigs import (
     follow,
     hashed_logits,
     make_engine,
+    mixture,
     run,
     write,
 )
@@ -180,13 +180,11 @@ def test_no_noise_is_used_twice_in_a_text() -> None:
 def test_a_temperature_close_to_zero_is_greedy(temperature: float, rule: object) -> None:
     greedy = one(hashed_logits(VOCAB), None, 0, max_tokens=20).output
     for budget in (0, 6):
-        drafter = MixtureDrafter(
-            [
-                RecycleDrafter(4),
-                ModelDrafter(
-                    TableRunner(hashed_logits(VOCAB), VOCAB), 2, 3, **({} if rule is match else {"ranking": drawn})
-                ),
-            ]
+        drafter = mixture(
+            RecycleDrafter(4),
+            ModelDrafter(
+                TableRunner(hashed_logits(VOCAB), VOCAB), 2, 3, **({} if rule is match else {"ranking": drawn})
+            ),
         )
         engine = make_engine(TableRunner(hashed_logits(VOCAB), VOCAB), drafter, rule=rule)  # type: ignore[arg-type]
         assert write(engine, (0, 1), budget, max_tokens=20, temperature=temperature, seed=1).output == greedy
@@ -210,7 +208,7 @@ EXTREMES: list[dict[str, object]] = [
 def test_extreme_parameters_are_taken_at_their_word(options: dict[str, object], rule: object) -> None:
     texts = []
     for budget in (0, 6):
-        drafter = MixtureDrafter([RecycleDrafter(4), ScriptDrafter(lambda context: chain([3, 3, 3]))])
+        drafter = mixture(RecycleDrafter(4), ScriptDrafter(lambda context: chain([3, 3, 3])))
         engine = make_engine(TableRunner(hashed_logits(VOCAB), VOCAB), drafter, rule=rule)  # type: ignore[arg-type]
         texts.append(write(engine, (0, 1), budget, max_tokens=20, seed=1, **options).output)
     assert texts[0] == texts[1]

@@ -17,13 +17,12 @@ import pytest
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import Candidate, ModelDrafter
 from draftgraph.engine.request import State
 from draftgraph.types import Drawn
 from draftgraph.verify.accept import residual
 from support.enumeration import Branches, BranchingNoise
-from support.rigs import ScriptDrafter, TableRunner, chain, make_engine
+from support.rigs import ScriptDrafter, TableRunner, chain, make_engine, mixture
 
 Floats = dict[tuple[int, ...], np.ndarray]  # text -> probabilities of the next token
 PROMPT = 0
@@ -93,7 +92,7 @@ def write_all(
     while script is not None:
         branches = Branches(script)
         model = ModelDrafter(TableRunner(logits_of(draft), vocab), width, 8, ranking(branches))
-        drafter = MixtureDrafter([*others, model]) if others else model
+        drafter = mixture(*others, model) if others else model
         engine = make_engine(TableRunner(logits_of(target), vocab), drafter, rule=residual, merge_length=merge)
         request = engine.submit((PROMPT,), SamplingParams(max_tokens=length, temperature=1.0), budget)
         request.noise = Outcomes(branches)

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.recycle import RecycleDrafter
@@ -26,6 +25,7 @@ from support.rigs import (
     TableRunner,
     hashed_logits,
     make_engine,
+    mixture,
     run,
     scripts,
     small_model,
@@ -91,11 +91,11 @@ DRAFTERS: dict[str, Callable[[str, Sequence[int]], Drafter]] = {
         f"model, width {width}, other weights": lambda name, text, width=width: draft_model(name, seed=0, width=width)
         for width in (1, 2, 3, 4)
     },
-    "mixture": lambda name, text: MixtureDrafter(
-        [NgramDrafter(8), SuffixDrafter(8), RecycleDrafter(8), draft_model(name, seed=1, width=3)]
+    "mixture": lambda name, text: mixture(
+        NgramDrafter(8), SuffixDrafter(8), RecycleDrafter(8), draft_model(name, seed=1, width=3)
     ),
-    "mixture with a script": lambda name, text: MixtureDrafter(
-        [draft_model(name, seed=0, width=2), ScriptDrafter(scripts(text, 96)["random graphs"]), NgramDrafter(4)]
+    "mixture with a script": lambda name, text: mixture(
+        draft_model(name, seed=0, width=2), ScriptDrafter(scripts(text, 96)["random graphs"]), NgramDrafter(4)
     ),
     **{
         script: lambda name, text, script=script: ScriptDrafter(scripts(text, 96)[script]) for script in SCRIPTS

@@ -13,7 +13,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter, drawn
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.draft.suffix import SuffixDrafter
@@ -23,7 +22,7 @@ from draftgraph.models.base import ModelConfig, ModelWeights
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import Extension, VerifyBatch
 from draftgraph.verify.accept import match, residual
-from support.rigs import ScriptDrafter, make_engine, scripts, small_model, tiny_runner, write
+from support.rigs import ScriptDrafter, make_engine, mixture, scripts, small_model, tiny_runner, write
 
 PROMPT = (5, 9, 33, 5, 9, 70, 2, 5, 9, 5, 9)
 
@@ -53,7 +52,7 @@ def assert_fresh(
 
 def drafters(text: Sequence[int]) -> dict[str, Drafter]:
     named: dict[str, Drafter] = {name: ScriptDrafter(script) for name, script in scripts(text, 96).items()}
-    named["mixture"] = MixtureDrafter([RecycleDrafter(6), SuffixDrafter(6)])
+    named["mixture"] = mixture(RecycleDrafter(6), SuffixDrafter(6))
     return named
 
 
