@@ -68,7 +68,7 @@ void forward(Decoder& self, Ints tokens, Ints positions, Ints offsets, Ints cell
     require(offsets(0) == 0 && static_cast<size_t>(offsets(rows)) == cells.size(), "offsets that do not span the cells");
     size_t count = 0;
     for (size_t r = 0; r < rows; ++r) count += wanted(r) != 0;
-    require(logits.shape(0) == count && logits.shape(1) == static_cast<size_t>(self.shape().vocab), "logits of another shape");
+    require(logits.shape(0) == count && logits.shape(1) == static_cast<size_t>(self.shape().head), "logits of another shape");
     nb::gil_scoped_release release;
     self.forward(static_cast<int64_t>(rows), tokens.data(), positions.data(), offsets.data(), cells.data(), wanted.data(), logits.data());
 }
@@ -85,6 +85,11 @@ void read_cells(Decoder& self, int64_t layer, Ints cells, Matrix3 keys, Matrix3 
                     a->shape(2) == static_cast<size_t>(self.shape().head_dim), "arrays of another shape");
     nb::gil_scoped_release release;
     self.read_cells(layer, static_cast<int64_t>(cells.size()), cells.data(), keys.data(), values.data());
+}
+
+void set_head_tile(Decoder& self, int64_t tile, Bytes rows) {
+    nb::gil_scoped_release release;
+    self.set_head_tile(tile, rows.data(), rows.size());
 }
 
 void multiply(Linear& self, Array<const float, nb::ndim<2>> x, Matrix2 out) {
@@ -104,10 +109,10 @@ void likeliest(Array<const float, nb::ndim<2>> rows, Array<int32_t, nb::ndim<2>>
 }
 
 Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
-                 int64_t vocab, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved, bool gelu,
-                 float norm_eps, float embedding_scale, float score_scale) {
-    return {num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab, num_cells, num_positions, rope_dim,
-            rope_interleaved, gelu, norm_eps, embedding_scale, score_scale};
+                 int64_t vocab, int64_t head, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved,
+                 bool coarse, bool gelu, float norm_eps, float embedding_scale, float score_scale) {
+    return {num_layers, hidden, intermediate, num_heads, num_kv_heads, head_dim, vocab, head, num_cells, num_positions, rope_dim,
+            rope_interleaved, coarse, gelu, norm_eps, embedding_scale, score_scale};
 }
 
 }  // namespace
@@ -129,7 +134,7 @@ NB_MODULE(_native, m) {
         "post_attn_norm"_a.noconvert(), "post_ffn_norm"_a.noconvert(), "window"_a, "local_rope"_a);
     nb::class_<Shape>(m, "Shape").def(
         nb::new_(&make_shape), nb::kw_only(), "num_layers"_a, "hidden"_a, "intermediate"_a, "num_heads"_a, "num_kv_heads"_a, "head_dim"_a,
-        "vocab"_a, "num_cells"_a, "num_positions"_a, "rope_dim"_a, "rope_interleaved"_a, "gelu"_a, "norm_eps"_a,
+        "vocab"_a, "head"_a, "num_cells"_a, "num_positions"_a, "rope_dim"_a, "rope_interleaved"_a, "coarse"_a, "gelu"_a, "norm_eps"_a,
         "embedding_scale"_a, "score_scale"_a);
     nb::class_<Linear>(m, "Linear")
         .def("__init__", [](Linear* self, const Tensor& tensor, int threads, const std::string& level) {
@@ -144,6 +149,7 @@ NB_MODULE(_native, m) {
              "wanted"_a.noconvert(), "logits"_a.noconvert())
         .def("move_cells", &move_cells, "source"_a.noconvert(), "target"_a.noconvert())
         .def("read_cells", &read_cells, "layer"_a, "cells"_a.noconvert(), "keys"_a.noconvert(), "values"_a.noconvert())
+        .def("set_head_tile", &set_head_tile, "tile"_a, "rows"_a.noconvert())
         .def_prop_ro("level", [](const Decoder& d) { return d.level(); })
         .def_prop_ro("weight_bytes", &Decoder::weight_bytes);
 }

@@ -4,6 +4,7 @@
 #include <initializer_list>
 
 #include "core/packed.hpp"
+#include "core/requantize.hpp"
 
 namespace draftgraph {
 namespace {
@@ -50,7 +51,8 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
     const auto add = [&](Matrix& m, const TensorView& v, int64_t outputs, int64_t inputs) {
         check(v.outputs == outputs && v.inputs == inputs, "a weight of another shape");
         m = make_matrix(v.type, v.outputs, v.inputs, v.bytes);
-        jobs.push_back({&m, v.data});
+        if (s.coarse && shrinks(v.type, v.inputs)) m = make_matrix(Type::Q4_0, outputs, inputs, q4_0_bytes(outputs, inputs));
+        jobs.push_back({&m, v.type, v.data});
     };
     layers_.resize(layers.size());
     for (size_t i = 0; i < layers.size(); ++i) {
@@ -80,7 +82,9 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
         sized(l.vectors.post_attn_norm, s.hidden, false);
         sized(l.vectors.post_ffn_norm, s.hidden, false);
     }
-    add(head_, head, s.vocab, s.hidden);
+    check(s.head > 0 && s.head <= s.vocab, "a head that is larger than the vocabulary");
+    head_type_ = head.type;
+    add(head_, head, s.head, s.hidden);
     std::vector<Matrix*> matrices;
     for (const Job& job : jobs) matrices.push_back(job.matrix);
     if (packed.empty() || !read_packed(packed, matrices, team_)) {
@@ -97,9 +101,23 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
 void Decoder::pack(const std::vector<Job>& jobs) {
     for (const Job& job : jobs)
         team_.run([&](int index) {
+            const TypeInfo& info = type_info(job.type);
+            const size_t tile_rows = static_cast<size_t>(kTile * (job.matrix->inputs / info.block)) * info.block_bytes;
             const Share share(job.matrix->tiles(), index, team_.size());
-            pack_tiles(*job.matrix, job.data, share.begin, share.end);
+            for (int64_t t = share.begin; t < share.end; ++t) pack_any(*job.matrix, job.type, t, job.data + static_cast<size_t>(t) * tile_rows);
         });
+}
+
+void Decoder::pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows) {
+    if (matrix.type == type) pack_tile(matrix, t, rows);
+    else pack_tile_q4_0(matrix, type, t, rows);
+}
+
+void Decoder::set_head_tile(int64_t tile, const uint8_t* rows, size_t bytes) {
+    const TypeInfo& info = type_info(head_type_);
+    check(tile >= 0 && tile < head_.tiles() && bytes == static_cast<size_t>(kTile * (head_.inputs / info.block)) * info.block_bytes,
+          "not a tile of the head");
+    pack_any(head_, head_type_, tile, rows);
 }
 
 size_t Decoder::weight_bytes() const {
@@ -323,13 +341,13 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
         team_.sync();
         quantize(last, normed_.data(), s.hidden, {&head_}, index);
         const Share tiles(head_.tiles(), index, team_.size());
-        const int64_t whole = s.vocab / kTile;  // tiles that end inside a row of logits
-        k_.gemm(head_, input_for(head_), last.rows, logits, s.vocab, tiles.begin, tiles.end < whole ? tiles.end : whole);
+        const int64_t whole = s.head / kTile;  // tiles that end inside a row of logits
+        k_.gemm(head_, input_for(head_), last.rows, logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
         if (tiles.end > whole) {  // the last tile is wider than what is left of the row
             std::vector<float> part(static_cast<size_t>(last.rows * kTile));
             k_.gemm(head_, input_for(head_), last.rows, part.data() - whole * kTile, kTile, whole, whole + 1);
             for (int64_t r = 0; r < last.rows; ++r)
-                std::memcpy(logits + r * s.vocab + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.vocab - whole * kTile));
+                std::memcpy(logits + r * s.head + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
         }
     });
 }

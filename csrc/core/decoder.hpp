@@ -20,11 +20,13 @@ struct Shape {
     int64_t num_heads = 0;
     int64_t num_kv_heads = 0;
     int64_t head_dim = 0;
-    int64_t vocab = 0;        // rows of the head that are computed
+    int64_t vocab = 0;        // token ids
+    int64_t head = 0;         // rows of the head: logits per row
     int64_t num_cells = 0;    // cells of the cache
     int64_t num_positions = 0;
     int64_t rope_dim = 0;
     bool rope_interleaved = false;
+    bool coarse = false;      // repack the matrices as Q4_0 where that makes them smaller
     bool gelu = false;        // the gate's activation: GELU in its tanh approximation, else SiLU
     float norm_eps = 0;
     float embedding_scale = 1;
@@ -71,7 +73,7 @@ public:
     const Shape& shape() const { return shape_; }
     const char* level() const { return k_.name; }
 
-    // logits: [rows - with wanted != 0][vocab]. Row r attends to cells[offsets[r] .. offsets[r + 1]), its own cell last.
+    // logits: [rows - with wanted != 0][head]. Row r attends to cells[offsets[r] .. offsets[r + 1]), its own cell last.
     void forward(int64_t rows, const int32_t* tokens, const int32_t* positions, const int32_t* offsets, const int32_t* cells,
                  const uint8_t* wanted, float* logits);
 
@@ -80,6 +82,9 @@ public:
 
     // keys and values of cells in one layer as float32, each [n][kv_heads][head_dim].
     void read_cells(int64_t layer, int64_t n, const int32_t* cells, float* keys, float* values) const;
+
+    // Replaces outputs [16 tile, 16 tile + 16) of the head by 16 rows of the file's type.
+    void set_head_tile(int64_t tile, const uint8_t* rows, size_t bytes);
 
     size_t weight_bytes() const;  // read by one pass
 
@@ -98,12 +103,14 @@ private:
     };
     struct Call;
 
-    struct Job {  // a matrix and the file's bytes that it is packed from
+    struct Job {  // a matrix and the file's rows that it is packed from
         Matrix* matrix;
+        Type type;
         const uint8_t* data;
     };
 
     void pack(const std::vector<Job>& jobs);
+    static void pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows);
     void reserve(int64_t rows, int64_t longest);
     void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index);
     const Activations& input_for(const Matrix& m) const;
@@ -122,6 +129,7 @@ private:
     TensorView embedding_;
     std::vector<Layer> layers_;
     Matrix head_;
+    Type head_type_;  // in the file
     std::vector<float> final_norm_;
     RopeTable rope_, local_rope_;
     std::vector<std::unique_ptr<uint16_t[]>> keys_, values_;  // per layer [cells][kv_heads][head_dim]

@@ -234,21 +234,22 @@ Matrix make_matrix(Type type, int64_t outputs, int64_t inputs, size_t bytes_give
     return matrix;
 }
 
-void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end) {
+void pack_tile(Matrix& matrix, int64_t t, const uint8_t* rows) {
     const TypeInfo& info = type_info(matrix.type);
     const int64_t blocks = matrix.inputs / info.block;
-    const size_t row_bytes = static_cast<size_t>(blocks) * info.block_bytes;
-    for (int64_t t = begin; t < end; ++t) {
-        uint8_t* tile = matrix.data.data() + static_cast<size_t>(t) * matrix.tile_bytes();
-        std::memset(tile, 0, matrix.tile_bytes());
-        for (int o = 0; o < kTile && t * kTile + o < matrix.outputs; ++o) {
-            const uint8_t* row = rows + static_cast<size_t>(t * kTile + o) * row_bytes;
-            for (int64_t b = 0; b < blocks; ++b)
-                pack_block(matrix.type, row + static_cast<size_t>(b) * info.block_bytes, o,
-                           tile + static_cast<size_t>(b) * info.head_bytes,
-                           tile + matrix.heads_bytes() + static_cast<size_t>(b) * info.body_bytes);
-        }
+    uint8_t* tile = matrix.data.data() + static_cast<size_t>(t) * matrix.tile_bytes();
+    std::memset(tile, 0, matrix.tile_bytes());
+    for (int o = 0; o < kTile && t * kTile + o < matrix.outputs; ++o) {
+        for (int64_t b = 0; b < blocks; ++b, rows += info.block_bytes)
+            pack_block(matrix.type, rows, o, tile + static_cast<size_t>(b) * info.head_bytes,
+                       tile + matrix.heads_bytes() + static_cast<size_t>(b) * info.body_bytes);
     }
+}
+
+void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end) {
+    const TypeInfo& info = type_info(matrix.type);
+    const size_t tile_rows = static_cast<size_t>(kTile * (matrix.inputs / info.block)) * info.block_bytes;
+    for (int64_t t = begin; t < end; ++t) pack_tile(matrix, t, rows + static_cast<size_t>(t) * tile_rows);
 }
 
 void dequantize_row(Type type, const uint8_t* row, int64_t inputs, float* out) {

@@ -65,6 +65,9 @@ struct Matrix {
 // Checks the sizes and allocates; the tiles are filled by pack_tiles.
 Matrix make_matrix(Type type, int64_t outputs, int64_t inputs, size_t bytes_given);
 
+// Repacks tile t from its 16 rows of the file; outputs beyond the last have none.
+void pack_tile(Matrix& matrix, int64_t t, const uint8_t* rows);
+
 // Repacks tiles [begin, end) from the file's rows, outputs × (inputs / block) blocks. Tiles are independent.
 void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end);
 

@@ -84,6 +84,7 @@ struct Tiny {
         shape.num_kv_heads = 2;
         shape.head_dim = 16;
         shape.vocab = 77;
+        shape.head = 77;
         shape.num_cells = 64;
         shape.num_positions = 40;
         shape.rope_dim = 16;

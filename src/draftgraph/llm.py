@@ -278,7 +278,7 @@ def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineCo
 
 
 def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int, planner: Planner) -> DraftSetup:
-    opened: dict[Runner, Model] = {}
+    files: dict[Runner, Path] = {}
 
     def open_model(argument: str) -> Runner:
         path = resolve(argument)
@@ -291,8 +291,9 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
                 "choose one of the same family, or another drafter",
             )
         longest = min(context, model.config.context_length)
-        runner = open_runner(model, engine, longest, _DRAFT_CHUNK + MAX_BUDGET + _GUESSES)
-        opened[runner] = model
+        coarse = model is not target  # a model that drafts for itself shows what drafting does, and stays as it is
+        runner = open_runner(model, engine, longest, _DRAFT_CHUNK + MAX_BUDGET + _GUESSES, coarse=coarse)
+        files[runner] = cost_file(model, engine, coarse=coarse)
         return runner
 
     corpus = _corpus(target, draft.corpus)
@@ -300,7 +301,7 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
         return DraftSetup(draft, engine.acceptance, corpus, open_model)
 
     def growth(source: str, runner: Runner) -> Growth:
-        cost = PassCost(cost_table(runner, cost_file(opened[runner], engine)))
+        cost = PassCost(cost_table(runner, files[runner]))
         return ModelGrowth(planner, source, cost, draft.depth)
 
     return DraftSetup(draft, engine.acceptance, corpus, open_model, planner, growth)

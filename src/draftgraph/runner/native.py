@@ -17,6 +17,7 @@ from draftgraph.kernels.reference import rope_table
 from draftgraph.models.base import ModelConfig
 from draftgraph.models.blocks import WeightName
 from draftgraph.models.families import Source, weight_names
+from draftgraph.runner.head import ReducedHead
 from draftgraph.runner.kv import Cells
 from draftgraph.runner.paged import PagedRunner, cells_needed
 from draftgraph.types import FloatArray, IntArray
@@ -64,12 +65,15 @@ class NativeBackend:
         threads: int,
         level: str,
         packed: str,
+        reduced: ReducedHead | None,
     ) -> None:
-        self._vocab_size = vocab_size
+        self._reduced = reduced
+        self._num_logits = len(reduced) if reduced else vocab_size
         self._heads = (config.num_kv_heads, config.head_dim)
         weights = {(weight.layer, weight.field): weight for weight in weight_names(source, config)}
         embedding = weights[-1, "embedding"]
         head = weights.get((-1, "head"), embedding)
+        self._head_rows = source.blocks(head.name)
         rope = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
         local_rope = rope_table(num_positions, config.local_rope_base or config.rope_base, config.rope_dim, None)
         layers = [
@@ -89,17 +93,19 @@ class NativeBackend:
                 num_kv_heads=config.num_kv_heads,
                 head_dim=config.head_dim,
                 vocab=vocab_size,
+                head=self._num_logits,
                 num_cells=num_cells,
                 num_positions=num_positions,
                 rope_dim=config.rope_dim,
                 rope_interleaved=config.rope_interleaved,
+                coarse=reduced is not None,
                 gelu=config.activation == "gelu",
                 norm_eps=config.norm_eps,
                 embedding_scale=config.embedding_scale,
                 score_scale=config.score_scale,
             ),
             embedding=_tensor(source, embedding),
-            head=_tensor(source, head, rows=vocab_size),
+            head=_tensor(source, head, np.maximum(reduced.ids, 0) if reduced else slice(vocab_size)),
             layers=layers,
             final_norm=_vector(source, weights[-1, "final_norm"]),
             cos=rope[0].ravel(),
@@ -123,13 +129,16 @@ class NativeBackend:
     def forward(
         self, tokens: IntArray, positions: IntArray, cells: Sequence[Cells], wanted: npt.NDArray[np.bool_]
     ) -> FloatArray:
-        logits = np.empty((int(wanted.sum()), self._vocab_size), np.float32)
+        if self._reduced:
+            for tile in self._reduced.admit(tokens):
+                self._decoder.set_head_tile(tile, self._head_rows[self._reduced.rows_of(tile)].reshape(-1))
+        logits = np.empty((int(wanted.sum()), self._num_logits), np.float32)
         offsets = np.zeros(len(cells) + 1, np.int32)
         np.cumsum([len(row) for row in cells], out=offsets[1:])
         self._decoder.forward(
             tokens, positions, offsets, np.concatenate(cells).astype(np.int32), wanted.view(np.uint8), logits
         )
-        return logits
+        return self._reduced.spread(logits) if self._reduced else logits
 
     def move(self, source: Cells, target: Cells) -> None:
         self._decoder.move_cells(source.astype(np.int32), target.astype(np.int32))
@@ -148,6 +157,7 @@ class NativeRunner(PagedRunner):
         threads: threads of the core, the calling one included.
         level: kernel level, or "" for the fastest this CPU can run.
         packed: file that keeps the packed weights for the next start, or "" for none.
+        reduced: for a draft model: the head's tokens; the weights are then repacked to 4 bits where they have more.
     """
 
     def __init__(
@@ -162,6 +172,7 @@ class NativeRunner(PagedRunner):
         threads: int,
         level: str = "",
         packed: str = "",
+        reduced: ReducedHead | None = None,
     ) -> None:
         try:
             backend = NativeBackend(
@@ -173,6 +184,7 @@ class NativeRunner(PagedRunner):
                 threads=threads,
                 level=level,
                 packed=packed,
+                reduced=reduced,
             )
         except _native.BadMatrixError as error:
             raise ModelFileError(f"{source.path}: {error}", "tensors that agree", "convert the model again") from error
@@ -189,11 +201,10 @@ def _layer(source: Source, weights: Mapping[str, WeightName]) -> dict[str, Any]:
     return tensors | {field: _vector(source, weights.get(field)) for field in _VECTORS}
 
 
-def _tensor(source: Source, weight: WeightName, rows: int | None = None) -> Any:
-    """Returns the first `rows` rows of a matrix as the core takes them, a view of the file."""
-    outputs, inputs = weight.shape
-    blocks = source.blocks(weight.name)[:rows]
-    return _native.Tensor(TYPES[source.type_name(weight.name)], rows or outputs, inputs, blocks.reshape(-1))
+def _tensor(source: Source, weight: WeightName, rows: slice | IntArray = slice(None)) -> Any:
+    """Returns rows of a matrix as the core takes them: a view of the file for a slice, a copy for a list."""
+    blocks = source.blocks(weight.name)[rows]
+    return _native.Tensor(TYPES[source.type_name(weight.name)], len(blocks), weight.shape[1], blocks.reshape(-1))
 
 
 def _vector(source: Source, weight: WeightName | None) -> FloatArray:

@@ -1,0 +1,66 @@
+"""A reduced output head: logits for the tokens that are likely to be written, and for all that have been read.
+
+In: the ids it begins with, then every token that passes through the model. Out: which id each logit belongs to, and
+which tiles of the head must be packed anew. A draft model needs no more: a token outside the head is merely never
+proposed. Never sees weights.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from draftgraph.types import FloatArray, IntArray
+
+TILE = 16  # outputs that the core packs together
+_SPARE = 2048  # places for tokens that are rare but have been read, the latest ones kept
+
+
+class ReducedHead:
+    """Owns the assignment of logits to token ids.
+
+    Args:
+        ids: token ids that are always there.
+        vocab_size: of the model.
+    """
+
+    def __init__(self, ids: Sequence[int], vocab_size: int) -> None:
+        fixed = sorted(set(ids))
+        self._vocab_size = vocab_size
+        self._first_spare = len(fixed)
+        spare = -len(fixed) % TILE + min(_SPARE, -(-(vocab_size - len(fixed)) // TILE) * TILE)
+        self.ids: IntArray = np.concatenate([np.asarray(fixed, np.int32), np.full(spare, -1, np.int32)])
+        self._present = np.zeros(vocab_size, np.bool_)
+        self._present[fixed] = True
+        self._next = self._first_spare
+        self._used = np.flatnonzero(self.ids >= 0)
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    def admit(self, tokens: IntArray) -> list[int]:
+        """Gives places to those of `tokens` that have none. Returns the tiles that changed."""
+        new = list(dict.fromkeys(tokens[~self._present[tokens]].tolist()))[: len(self) - self._first_spare]
+        tiles = set()
+        for token in new:
+            old = int(self.ids[self._next])
+            if old >= 0:
+                self._present[old] = False
+            self.ids[self._next] = token
+            self._present[token] = True
+            tiles.add(self._next // TILE)
+            self._next = self._next + 1 if self._next + 1 < len(self) else self._first_spare
+        if new:
+            self._used = np.flatnonzero(self.ids >= 0)
+        return sorted(tiles)
+
+    def rows_of(self, tile: int) -> IntArray:
+        """Returns [16]: the ids whose rows a tile holds; places that are free hold row 0."""
+        return np.maximum(self.ids[tile * TILE : (tile + 1) * TILE], 0)
+
+    def spread(self, logits: FloatArray) -> FloatArray:
+        """Returns [rows, vocabulary] from logits [rows, head]: -inf for tokens outside the head."""
+        full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
+        full[:, self.ids[self._used]] = logits[:, self._used]
+        return full
