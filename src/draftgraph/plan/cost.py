@@ -13,7 +13,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-_RATE = 0.06  # share of each new observation in the corrections
+# Shares of each new observation in the corrections.
+_MOOD_RATE, _BEND_RATE = 0.05, 0.15
 _WILDEST = 2.0  # an observation further off than this factor is the machine's affair, not the model's
 
 
@@ -57,52 +58,52 @@ class CostTable:
 class PassCost:
     """The estimate. Owns its corrections: one factor for the machine's mood, and one per measured row count.
 
+    More rows never cost less: what a pass of few rows turns out to take holds for larger ones too.
+
     Args:
-        table: the measured shape; a cost that rises with the rows is assumed.
+        table: the measured shape.
     """
 
     def __init__(self, table: CostTable) -> None:
         self._rows = sorted(table.seconds)
-        rising = itertools.accumulate((table.seconds[rows] for rows in self._rows), max)
-        self._seconds = list(rising)
+        self._table = [table.seconds[rows] for rows in self._rows]
         self._cell_seconds = table.cell_seconds
         self._mood = 0.0  # logarithm of a factor
         self._bends = [0.0] * len(self._rows)  # the same, per measured row count
+        self._update()
 
     def seconds(self, rows: int, cells: int) -> float:
         """Returns the estimate for a pass of `rows` rows that attend to `cells` cells in all. 0 rows are no pass."""
         if rows <= 0:
             return 0.0
         low, share = self._place(rows)
-        bend = self._bends[low] * (1 - share) + (self._bends[low + 1] * share if share else 0.0)
-        return self._shape(rows, cells) * math.exp(self._mood + bend)
+        base = self._bent[low]
+        if share:
+            base += (self._bent[low + 1] - base) * share
+        elif rows > self._rows[-1]:
+            base *= rows / self._rows[-1]
+        return (base + cells * self._cell_seconds) * self._factor
 
     def observe(self, rows: int, cells: int, seconds: float) -> None:
         """Corrects the estimate by one pass that took `seconds`."""
         if rows <= 0 or seconds <= 0:
             return
         ratio = seconds / self.seconds(rows, cells)
-        error = max(-math.log(_WILDEST), min(math.log(_WILDEST), math.log(ratio)))
-        self.scale(ratio)
         low, share = self._place(rows)
-        self._bends[low] += _RATE * error * (1 - share)
+        self._bends[low] += _BEND_RATE * _bounded_log(ratio) * (1 - share)
         if share:
-            self._bends[low + 1] += _RATE * error * share
+            self._bends[low + 1] += _BEND_RATE * _bounded_log(ratio) * share
+        self.scale(ratio)
 
     def scale(self, ratio: float) -> None:
         """Corrects all estimates by passes that took `ratio` times what was estimated."""
-        error = max(-math.log(_WILDEST), min(math.log(_WILDEST), math.log(max(ratio, 1e-6))))
-        self._mood += _RATE * error
+        self._mood += _MOOD_RATE * _bounded_log(ratio)
+        self._update()
 
-    def _shape(self, rows: int, cells: int) -> float:
-        """The table's own value: linear between measured row counts and beyond the last."""
-        low, share = self._place(rows)
-        base = self._seconds[low]
-        if share:
-            base += (self._seconds[low + 1] - self._seconds[low]) * share
-        elif rows > self._rows[-1]:
-            base *= rows / self._rows[-1]
-        return base + cells * self._cell_seconds
+    def _update(self) -> None:
+        bent = (seconds * math.exp(bend) for seconds, bend in zip(self._table, self._bends, strict=True))
+        self._bent = list(itertools.accumulate(bent, max))
+        self._factor = math.exp(self._mood)
 
     def _place(self, rows: int) -> tuple[int, float]:
         """Returns the index of the last measured row count up to `rows`, and how far it is to the next one."""
@@ -110,6 +111,10 @@ class PassCost:
         if low + 1 == len(self._rows):
             return low, 0.0
         return low, (rows - self._rows[low]) / (self._rows[low + 1] - self._rows[low])
+
+
+def _bounded_log(ratio: float) -> float:
+    return math.log(min(max(ratio, 1 / _WILDEST), _WILDEST))
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,6 @@ _MOST_ROWS = 16  # nodes in one pass of the draft model
 _HORIZON = 128  # tokens over which reading a prompt with the draft model is spread
 _GUESSES = 7
 _NEARLY_FREE = 1.08  # cost of a pass with guesses over one without
-_PROBING = 0.01
 
 
 class ModelGrowth:
@@ -37,17 +36,17 @@ class ModelGrowth:
         self._source = source
         self._cost = cost
         self._depth = depth
-        self._credit = 0.0
+        self._credit = 0.0  # seconds saved up for probing
+        self._probing = False
         self._contexts: Sequence[Context] = ()
         self._levels = 0
         self._spent = 0.0
         self._reading = False
         self.num_guesses = 0
-        planner.trust(source, self._settle)
+        planner.trust(source, self)
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
         step = self._planner.step
-        self._credit += _PROBING * step.pass_seconds(0)
         base = self._cost.seconds(1, int(step.context))
         self.num_guesses = sum(
             self._cost.seconds(1 + n, int((1 + n) * step.context)) <= _NEARLY_FREE * base
@@ -55,9 +54,9 @@ class ModelGrowth:
         )
         without = self._without(contexts, earlier)
         chosen = self._best_requests(contexts, behind, without)
-        if not chosen and contexts and self._credit >= base + self._catch_up(behind[0]):
-            self._credit = 0.0
+        if not chosen and contexts and (self._probing or self._take_credit(base + self._catch_up(behind[0]))):
             chosen = {0}
+        self._probing = False
         self._contexts = [context for i, context in enumerate(contexts) if i in chosen]
         self._reading = any(self._catch_up(behind[i]) for i in chosen)
         self._levels = 1
@@ -151,6 +150,12 @@ class ModelGrowth:
     def _first(self, context: Context, depth: int) -> float:
         return self._planner.worth.of(context.request, first_vote(self._source), depth)
 
+    def _take_credit(self, price: float) -> bool:
+        if self._credit < price:
+            return False
+        self._credit = 0.0
+        return True
+
     def _catch_up(self, behind: int) -> float:
         """Returns what it takes to read known tokens beyond those that fit into the first pass."""
         return self._cost.seconds(behind, 0) if behind > 8 else 0.0
@@ -163,7 +168,25 @@ class ModelGrowth:
         self._spent = seconds if self._levels == 1 else self._spent + seconds
         self._planner.step.spent += seconds
 
-    def _settle(self, seconds: float) -> None:
+    def earn(self, seconds: float) -> None:
+        """Grants time for being tried where it does not pay."""
+        self._credit = min(self._credit + seconds, 4 * self._pass_seconds(1))
+
+    def probe(self) -> bool:
+        """Whether there is enough of that time for one pass, which is then spent."""
+        self._probing = self._probing or self._take_credit(self._pass_seconds(1))
+        return self._probing
+
+    def promise(self, context: Context) -> float:
+        """Returns the tokens per second that the best chain of this model alone is expected to reach."""
+        step = self._planner.step
+        total, best = 1.0, 0.0
+        for levels, belief in enumerate(self._chain(context), start=1):
+            total += belief
+            best = max(best, total / (levels * self._pass_seconds(1) + step.pass_seconds(levels)))
+        return best
+
+    def settle(self, seconds: float) -> None:
         """Corrects the cost by what all passes of this step took, unless a long text was read in them."""
         if self._spent > 0 and not self._reading:
             self._cost.scale(seconds / self._spent)

@@ -52,6 +52,22 @@ class Planner(Protocol):
         """Learns from a step that is done and returns what it cost. `contexts` are those from before the verdicts."""
 
 
+class DraftModel(Protocol):
+    """What the planner asks of a draft model's growth."""
+
+    def promise(self, context: Context) -> float:
+        """Returns the tokens per second that this model alone is expected to bring."""
+
+    def earn(self, seconds: float) -> None:
+        """Grants time for being tried where it does not pay."""
+
+    def probe(self) -> bool:
+        """Whether there is enough of that time for one pass, which is then spent."""
+
+    def settle(self, seconds: float) -> None:
+        """Told what asking it took in this step."""
+
+
 class FixedPlanner:
     """As many drafts as the request's budget and `most` allow, in the order of the drafters' own estimates."""
 
@@ -131,15 +147,11 @@ class AutoPlanner:
         self._sources: dict[str, _Source] = {}
         self._asked: dict[str, frozenset[int]] = {}
         self._reach: dict[int, int] = {}  # request -> drafts it is asked for
-        self._free: dict[str, Callable[[float], None]] = {}  # sources that decide for themselves
+        self._models: dict[str, DraftModel] = {}
 
-    def trust(self, source: str, paid: Callable[[float], None]) -> None:
-        """Always asks `source`, which decides by itself whether it pays: a draft model with its own growth.
-
-        Args:
-            paid: told what asking it took.
-        """
-        self._free[source] = paid
+    def trust(self, source: str, model: DraftModel) -> None:
+        """Says that `source` is a draft model, which decides by itself whether it pays."""
+        self._models[source] = model
 
     def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
         writing = [(context, window) for context, window in zip(contexts, windows, strict=True) if window.complete]
@@ -154,8 +166,8 @@ class AutoPlanner:
         ]
 
     def wants(self, source: str, contexts: Sequence[Context]) -> list[bool]:
-        if source in self._free:
-            wanted = [True] * len(contexts)
+        if source in self._models:
+            wanted = [self._route(source, context) for context in contexts]
         else:
             entry = self._sources.setdefault(source, _Source())
             second = self.step.pass_seconds(0) / max(self.step.requests, 1)  # what a token takes without drafts
@@ -166,10 +178,19 @@ class AutoPlanner:
         self._asked[source] = frozenset(context.request for context, want in zip(contexts, wanted, strict=True) if want)
         return wanted
 
+    def _route(self, source: str, context: Context) -> bool:
+        """Whether a request goes to this draft model: to the one that promises most, and now and then to another."""
+        if len(self._models) == 1:
+            return True
+        promises = {name: model.promise(context) for name, model in self._models.items()}
+        if source == max(promises, key=promises.__getitem__):
+            return True
+        return self._models[source].probe()
+
     def paid(self, source: str, seconds: float) -> None:
         self.step.paid[source] = (seconds, self._asked[source])
-        if source in self._free:
-            self._free[source](seconds)
+        if source in self._models:
+            self._models[source].settle(seconds)
         else:
             self._sources[source].paid(seconds / max(len(self._asked[source]), 1))
             self.step.spent += seconds
@@ -201,6 +222,8 @@ class AutoPlanner:
             self.cost.observe(rows, cells, taken)
             for source in self._sources.values():
                 source.credit += _PROBING * taken
+            for model in self._models.values():
+                model.earn(_PROBING * taken)
         expenses = []
         for context, verdict in zip(contexts, verdicts, strict=True):
             self._learn(context.request, verdict)
@@ -233,7 +256,7 @@ class AutoPlanner:
 
     def _learn_first(self, request: int, graph: TokenGraph, node: int, depth: int, token: int) -> None:
         """Counts whether each trusted source's best candidate was right, whatever its confidence."""
-        for source in self._free:
+        for source in self._models:
             votes = {t: edge.votes[source] for t, edge in graph.children[node].items() if source in edge.votes}
             if votes:
                 best = max(votes, key=votes.__getitem__)

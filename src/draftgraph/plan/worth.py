@@ -13,10 +13,11 @@ from dataclasses import dataclass
 # Borders between confidence buckets and between depth buckets.
 _CONFIDENCES = (0.02, 0.05, 0.1, 0.18, 0.28, 0.4, 0.52, 0.64, 0.75, 0.84, 0.9, 0.95, 0.98, 0.995)
 _DEPTHS = (2, 3, 5, 9)
-_SHARED_MEMORY, _OWN_MEMORY = 400.0, 40.0  # outcomes that count, the latest ones most
-_SHARED_PRIOR, _OWN_PRIOR = 4.0, 6.0  # outcomes that a prior is worth
+# Outcomes that count, the latest ones most, and outcomes that a prior is worth: for all requests, and for one.
+_SHARED_MEMORY, _OWN_MEMORY = 400.0, 40.0
+_SHARED_PRIOR, _OWN_PRIOR = 2.0, 2.0
 
-_Key = tuple[tuple[str, ...], int, int]  # (sources, confidence bucket, depth bucket)
+_Kind = tuple[tuple[str, ...], int]  # (sources, confidence bucket)
 
 
 @dataclass(slots=True)
@@ -34,11 +35,15 @@ class Frequency:
 
 
 class Worth:
-    """Owns the frequencies: shared ones, and one set per request in progress."""
+    """Owns the frequencies: by kind of candidate; by kind and depth, which starts from the former; by kind and request.
+
+    What a request shows of a kind, against what all of them showed, is carried over to every depth.
+    """
 
     def __init__(self) -> None:
-        self._shared: dict[_Key, Frequency] = {}
-        self._own: dict[int, dict[_Key, Frequency]] = {}
+        self._kinds: dict[_Kind, Frequency] = {}
+        self._depths: dict[tuple[_Kind, int], Frequency] = {}
+        self._own: dict[int, dict[_Kind, Frequency]] = {}
 
     def of(self, request: int, votes: Mapping[str, float], depth: int) -> float:
         """Returns the probability that a candidate is taken, given that its parent was.
@@ -47,43 +52,64 @@ class Worth:
             votes: source -> its estimate; where several agree, what they are worth together is learned as its own.
             depth: of the candidate below the root, from 1.
         """
-        if len(votes) == 1:
-            ((source, estimate),) = votes.items()
-            return self._lookup(request, (source,), estimate, depth)
-        best = max(self._lookup(request, (source,), estimate, depth) for source, estimate in votes.items())
-        return self._lookup(request, tuple(sorted(votes)), best, depth)
+        if len(votes) > 1:
+            together = self._find(request, _kind(tuple(sorted(votes)), max(votes.values())), depth)
+            if together is not None:
+                return together
+        return max(self._alone(request, source, estimate, depth) for source, estimate in votes.items())
 
     def learn(self, request: int, votes: Mapping[str, float], depth: int, taken: bool) -> None:
         """Counts what became of a candidate whose parent was taken."""
-        best = 0.0
+        prior = self.of(request, votes, depth)
         for source, estimate in votes.items():
-            best = max(best, self._lookup(request, (source,), estimate, depth))
-            self._count(request, (source,), estimate, depth, taken)
+            self._count(request, _kind((source,), estimate), depth, _bounded(estimate), taken)
         if len(votes) > 1:
-            self._count(request, tuple(sorted(votes)), best, depth, taken)
+            self._count(request, _kind(tuple(sorted(votes)), max(votes.values())), depth, prior, taken)
 
     def forget(self, request: int) -> None:
         """Drops what belongs to a request that is over; what it taught the others stays."""
         self._own.pop(request, None)
 
-    def _lookup(self, request: int, sources: tuple[str, ...], estimate: float, depth: int) -> float:
-        key = _key(sources, estimate, depth)
-        own = self._own.get(request)
-        found = own.get(key) if own else None
-        found = found or self._shared.get(key)
-        return min(found.mean, 0.999) if found else min(max(estimate, 0.001), 0.999)
+    def _alone(self, request: int, source: str, estimate: float, depth: int) -> float:
+        found = self._find(request, _kind((source,), estimate), depth)
+        return _bounded(estimate) if found is None else found
 
-    def _count(self, request: int, sources: tuple[str, ...], estimate: float, depth: int, taken: bool) -> None:
-        key = _key(sources, estimate, depth)
-        shared = self._shared.get(key)
+    def _find(self, request: int, kind: _Kind, depth: int) -> float | None:
+        shared = self._kinds.get(kind)
         if shared is None:
-            shared = self._shared[key] = Frequency(min(max(estimate, 0.001), 0.999), _SHARED_PRIOR, _SHARED_MEMORY)
+            return None
+        at_depth = self._depths.get((kind, bisect.bisect(_DEPTHS, depth)), shared)
+        own = self._own.get(request, _NOTHING).get(kind)
+        if own is None:
+            return _bounded(at_depth.mean)
+        odds = _odds(at_depth.mean) * _odds(own.mean) / _odds(shared.mean)
+        return _bounded(odds / (1 + odds))
+
+    def _count(self, request: int, kind: _Kind, depth: int, prior: float, taken: bool) -> None:
+        shared = self._kinds.get(kind)
+        if shared is None:
+            shared = self._kinds[kind] = Frequency(prior, _SHARED_PRIOR, _SHARED_MEMORY)
+        at_depth = (kind, bisect.bisect(_DEPTHS, depth))
+        if at_depth not in self._depths:
+            self._depths[at_depth] = Frequency(shared.mean, _OWN_PRIOR, _SHARED_MEMORY)
         own = self._own.setdefault(request, {})
-        if key not in own:
-            own[key] = Frequency(shared.mean, _OWN_PRIOR, _OWN_MEMORY)
-        own[key].add(taken)
-        shared.add(taken)
+        if kind not in own:
+            own[kind] = Frequency(shared.mean, _OWN_PRIOR, _OWN_MEMORY)
+        for frequency in (shared, self._depths[at_depth], own[kind]):
+            frequency.add(taken)
 
 
-def _key(sources: tuple[str, ...], estimate: float, depth: int) -> _Key:
-    return sources, bisect.bisect(_CONFIDENCES, estimate), bisect.bisect(_DEPTHS, depth)
+_NOTHING: Mapping[_Kind, Frequency] = {}
+
+
+def _bounded(probability: float) -> float:
+    return min(max(probability, 0.001), 0.999)
+
+
+def _odds(probability: float) -> float:
+    probability = _bounded(probability)
+    return probability / (1 - probability)
+
+
+def _kind(sources: tuple[str, ...], estimate: float) -> _Kind:
+    return sources, bisect.bisect(_CONFIDENCES, estimate)
