@@ -127,7 +127,7 @@ def test_budgets_fall_as_the_batch_grows_and_the_total_does_not() -> None:
     assert budgets == sorted(budgets, reverse=True)
     assert budgets[0] > 2.5 > budgets[-1] + 1
     assert min(rates) >= 0.98
-    assert rates[0] > 1.6
+    assert rates[0] > 1.4
 
 
 def test_what_plain_decoding_would_have_taken_is_known() -> None:
@@ -138,9 +138,9 @@ def test_what_plain_decoding_would_have_taken_is_known() -> None:
 
 
 def test_a_wrong_table_is_corrected_by_what_passes_take() -> None:
-    """The table says that rows are free; they cost as much as passes."""
+    """The table says that rows are free; each costs half a pass."""
     time = Time()
-    runner = CostedRunner(LOGITS, VOCAB, flat(1.0, 1.0), time)
+    runner = CostedRunner(LOGITS, VOCAB, flat(1.0, 0.5), time)
     draft = CostedRunner(noisy(LOGITS, 0.3), VOCAB, flat(0.02), time)
     engine = planned_engine(runner, time, models={"model": draft}, table=flat(1.0, 0.0))
     first = write(engine, PROMPT, MAX_BUDGET, max_tokens=LENGTH).stats.decode_seconds

@@ -54,9 +54,12 @@ class ModelGrowth:
         )
         without = self._without(contexts, earlier)
         chosen = self._best_requests(contexts, behind, without)
-        if not chosen and contexts and (self._probing or self._take_credit(base + self._catch_up(behind[0]))):
-            chosen = {0}
+        others = [i for i in range(len(contexts)) if i not in chosen]
+        if others and (self._probing or self._take_credit(base + self._catch_up(behind[others[0]]))):
+            chosen.add(others[0])
         self._probing = False
+        for i in others:
+            self._planner.worth.fade(contexts[i].request, first_vote(self._source))
         self._contexts = [context for i, context in enumerate(contexts) if i in chosen]
         self._reading = any(self._catch_up(behind[i]) for i in chosen)
         self._levels = 1

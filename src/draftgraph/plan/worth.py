@@ -15,29 +15,30 @@ _CONFIDENCES = (0.02, 0.05, 0.1, 0.18, 0.28, 0.4, 0.52, 0.64, 0.75, 0.84, 0.9, 0
 _DEPTHS = (2, 3, 5, 9)
 # Outcomes that count, the latest ones most, and outcomes that a prior is worth: for all requests, and for one.
 _SHARED_MEMORY, _OWN_MEMORY = 400.0, 40.0
-_SHARED_PRIOR, _OWN_PRIOR = 2.0, 2.0
+_SHARED_PRIOR, _OWN_PRIOR = 2.0, 5.0
+
+_FADING = 0.93  # per step
 
 _Kind = tuple[tuple[str, ...], int]  # (sources, confidence bucket)
 
 
 @dataclass(slots=True)
 class Frequency:
-    """How often something happened: a running mean that starts from a prior and slowly forgets."""
+    """A running mean that starts from a prior and slowly forgets."""
 
     mean: float
     weight: float
     memory: float
 
-    def add(self, happened: float) -> None:
-        """Counts one outcome, 1 or 0."""
+    def add(self, outcome: float) -> None:
+        """Counts one outcome, such as 1 for taken and 0 for not."""
         self.weight = min(self.weight + 1, self.memory)
-        self.mean += (happened - self.mean) / self.weight
+        self.mean += (outcome - self.mean) / self.weight
 
 
 class Worth:
-    """Owns the frequencies: by kind of candidate; by kind and depth, which starts from the former; by kind and request.
-
-    What a request shows of a kind, against what all of them showed, is carried over to every depth.
+    """Owns the frequencies: by kind of candidate; by kind and depth, which starts from the former; by kind and request,
+    which is weighed against what all requests showed.
     """
 
     def __init__(self) -> None:
@@ -66,6 +67,13 @@ class Worth:
         if len(votes) > 1:
             self._count(request, _kind(tuple(sorted(votes)), max(votes.values())), depth, prior, taken)
 
+    def fade(self, request: int, votes: Mapping[str, float]) -> None:
+        """Lets a request's own experience with a candidate count less: it is not tried now and grows out of date."""
+        for source, estimate in votes.items():
+            own = self._own.get(request, _NOTHING).get(_kind((source,), estimate))
+            if own is not None:
+                own.weight *= _FADING
+
     def forget(self, request: int) -> None:
         """Drops what belongs to a request that is over; what it taught the others stays."""
         self._own.pop(request, None)
@@ -82,8 +90,7 @@ class Worth:
         own = self._own.get(request, _NOTHING).get(kind)
         if own is None:
             return _bounded(at_depth.mean)
-        odds = _odds(at_depth.mean) * _odds(own.mean) / _odds(shared.mean)
-        return _bounded(odds / (1 + odds))
+        return _bounded((own.weight * own.mean + _OWN_PRIOR * at_depth.mean) / (own.weight + _OWN_PRIOR))
 
     def _count(self, request: int, kind: _Kind, depth: int, prior: float, taken: bool) -> None:
         shared = self._kinds.get(kind)
@@ -91,12 +98,13 @@ class Worth:
             shared = self._kinds[kind] = Frequency(prior, _SHARED_PRIOR, _SHARED_MEMORY)
         at_depth = (kind, bisect.bisect(_DEPTHS, depth))
         if at_depth not in self._depths:
-            self._depths[at_depth] = Frequency(shared.mean, _OWN_PRIOR, _SHARED_MEMORY)
+            self._depths[at_depth] = Frequency(shared.mean, _SHARED_PRIOR, _SHARED_MEMORY)
         own = self._own.setdefault(request, {})
         if kind not in own:
-            own[kind] = Frequency(shared.mean, _OWN_PRIOR, _OWN_MEMORY)
-        for frequency in (shared, self._depths[at_depth], own[kind]):
-            frequency.add(taken)
+            own[kind] = Frequency(0.0, 0.0, _OWN_MEMORY)
+        own[kind].add(taken)
+        self._depths[at_depth].add(taken)
+        shared.add(taken)
 
 
 _NOTHING: Mapping[_Kind, Frequency] = {}
@@ -104,11 +112,6 @@ _NOTHING: Mapping[_Kind, Frequency] = {}
 
 def _bounded(probability: float) -> float:
     return min(max(probability, 0.001), 0.999)
-
-
-def _odds(probability: float) -> float:
-    probability = _bounded(probability)
-    return probability / (1 - probability)
 
 
 def _kind(sources: tuple[str, ...], estimate: float) -> _Kind:
