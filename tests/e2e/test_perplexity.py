@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import cast
 
 import numpy as np
 import pytest
 
 import draftgraph as dg
+from draftgraph.models.tokenizer import Tokenizer
 from draftgraph.perplexity import first_ids, perplexity
 from draftgraph.types import Extension, VerifyBatch
 from support.commands import command, refusal
@@ -52,12 +54,18 @@ def test_a_fair_coin_has_a_perplexity_of_two() -> None:
     assert perplexity(lambda ids: [np.log(2.0)] * (len(ids) - 1), list(range(10)), 4).perplexity == pytest.approx(2)
 
 
-@pytest.mark.parametrize("count", [2, 17, 60, 10_000, None])
-def test_the_first_ids_of_a_text_are_those_of_the_whole(model: Path, count: int | None) -> None:
-    with dg.load(model, draft="off") as llm:
-        for text in (TEXT, "", " " * 3000, "a" * 3000):
-            whole = llm.model.tokenizer.encode(text, special=False)
-            assert first_ids(llm.model.tokenizer, text, count) == whole[:count]
+class LongTokens:
+    """A tokenizer whose tokens are 100 characters each; an id is its token's length."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        return [len(text[start : start + 100]) for start in range(0, len(text), 100)]
+
+
+@pytest.mark.parametrize("count", [2, 17, 49, None])
+def test_the_first_ids_of_a_text_are_those_of_the_whole(count: int | None) -> None:
+    tokenizer = cast(Tokenizer, LongTokens())
+    for length in (0, 1, 250, 4950, 20_010):
+        assert first_ids(tokenizer, "a" * length, count) == LongTokens().encode("a" * length, special=False)[:count]
 
 
 @pytest.mark.parametrize(
