@@ -173,21 +173,23 @@ class GgufPart:
 
     def _strings(self, key: str, count: int) -> list[str]:
         """Reads `count` strings. The inner loop of opening a file, so it keeps its own cursor."""
-        data, at = self._bytes, self._at
+        data, at, unpack = self._bytes, self._at, _LENGTH.unpack_from
         strings: list[str] = []
         try:
             for _ in range(count):
-                (length,) = _LENGTH.unpack_from(data, at)
-                at += 8
-                text = data[at : at + length]
+                (length,) = unpack(data, at)
+                start = at + 8
+                text = data[start : start + length]
                 if len(text) != length:
-                    self.refuse(f"element {len(strings)} of {key!r} claims {length} bytes", f"at most {len(data) - at}")
+                    self.refuse(
+                        f"element {len(strings)} of {key!r} claims {length} bytes", f"at most {len(data) - start}"
+                    )
                 strings.append(text.decode())
-                at += length
+                at = start + length
         except struct.error:
             self.refuse(f"{key!r} ends after {len(strings)} of {count} elements", "a whole file")
         except UnicodeDecodeError:
-            self.refuse(f"element {len(strings)} of {key!r} at byte {at} is not UTF-8", "UTF-8 text")
+            self.refuse(f"element {len(strings)} of {key!r} at byte {start} is not UTF-8", "UTF-8 text")
         self._at = at
         return strings
 

@@ -47,7 +47,8 @@ def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
     byte_level = model == "gpt2"
     encoder = (_byte_level if byte_level else _sentencepiece)(metadata, labels, kinds)
     literals = []
-    for token_id, (label, kind) in enumerate(zip(labels, kinds, strict=True)):
+    for token_id in _marked(kinds):
+        label, kind = labels[token_id], kinds[token_id]
         if kind in (Kind.CONTROL, Kind.UNKNOWN, Kind.USER_DEFINED):
             text = label if byte_level or kind != Kind.USER_DEFINED else label.replace(METASPACE, " ")
             literals.append(Literal(text, token_id))
@@ -84,13 +85,18 @@ def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     return labels, kinds
 
 
+def _marked(kinds: Sequence[Kind]) -> list[int]:
+    """Returns the ids of all but normal tokens: a few of many."""
+    return [token_id for token_id, kind in enumerate(kinds) if kind is not Kind.NORMAL]
+
+
 def _byte_level(metadata: Mapping[str, Any], labels: Sequence[str], kinds: Sequence[Kind]) -> Encoder:
     pre = metadata.get(f"{_PREFIX}pre")
     if not isinstance(pre, str) or pre not in SPLITTERS:
         given = "is missing" if pre is None else f"is {pre!r}"
         _refuse("pre", given, ", ".join(sorted(SPLITTERS)), "convert the model again, or use another model")
-    ids = {label: i for i, label in enumerate(labels) if not is_hidden(kinds[i])}
-    dropped = frozenset(label for label, kind in zip(labels, kinds, strict=True) if is_hidden(kind))
+    dropped = frozenset(labels[i] for i in _marked(kinds) if is_hidden(kinds[i]))
+    ids = {label: i for i, label in enumerate(labels) if label not in dropped}
     return byte_level_encoder(ids, check_merges(_items(metadata, "merges", object), ids, dropped), pre)
 
 
@@ -144,6 +150,8 @@ def _items(metadata: Mapping[str, Any], name: str, kind: type, length: int | Non
         _refuse(name, f"is a {type(items).__name__}", noun, _REMEDY)
     if length is not None and len(items) != length:
         _refuse(name, f"has {len(items)} elements", f"{length}, one for each token", _REMEDY)
+    if kind is object or set(map(type, items)) <= {kind}:
+        return list(items)
     for index, item in enumerate(items):
         if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
             _refuse(name, f"holds {item!r:.80} at {index}", noun, _REMEDY)
