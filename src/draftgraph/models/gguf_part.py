@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftgraph.errors import ModelFileError, UnsupportedModelError
-from draftgraph.models.files import describe_head, map_file
+from draftgraph.models.files import describe_head, drop_pages, map_file
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -70,6 +70,9 @@ class GgufPart:
                 self.refuse(f"key {key!r} appears twice", "each key once")
             self.metadata[key] = self._value(key, self._number("I", f"the type of {key!r}"))
         self.tensors = self._table(num_tensors)
+
+    def drop_pages(self) -> None:
+        drop_pages(self._bytes)
 
     def refuse(self, given: str, allowed: str) -> NoReturn:
         raise ModelFileError(

@@ -6,6 +6,9 @@ In: a model and the engine's settings. Out: a runner with its memory allocated.
 from __future__ import annotations
 
 import hashlib
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -21,6 +24,7 @@ from draftgraph.runner.native import NativeRunner, why_not
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.runner.reference import ReferenceRunner
 
+_DROP_SECONDS = 0.02
 _FREQUENT = 49_152  # 96 to 99% of what is written in English and code, by the first ids of a vocabulary of 152,000
 
 
@@ -43,29 +47,43 @@ def open_runner(
         raise UnsupportedModelError(
             f"--runner native with {model.name}: {obstacle}", "--runner auto or reference", "see `draftgraph doctor`"
         )
-    vocab_size = model.tokenizer.size
-    if config.runner == "reference" or obstacle is not None:
-        weights = load_weights(source, model.config)
-        return ReferenceRunner(
+    sizes = {
+        "vocab_size": model.tokenizer.size,
+        "context_length": context_length,
+        "num_slots": config.slots,
+        "max_open": max_open,
+    }
+    with _dropping_pages(source):
+        if config.runner == "reference" or obstacle is not None:
+            return ReferenceRunner(model.config, load_weights(source, model.config), **sizes)
+        return NativeRunner(
+            source,
             model.config,
-            weights,
-            vocab_size=vocab_size,
-            context_length=context_length,
-            num_slots=config.slots,
-            max_open=max_open,
+            **sizes,
+            threads=config.threads or num_cores(),
+            level=kernel_level(),
+            packed=str(_packed_file(model, config.quantize, coarse)) if config.packed == "keep" else "",
+            reduced=_frequent_head(model) if coarse else None,
         )
-    return NativeRunner(
-        source,
-        model.config,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        num_slots=config.slots,
-        max_open=max_open,
-        threads=config.threads or num_cores(),
-        level=kernel_level(),
-        packed=str(_packed_file(model, config.quantize, coarse)) if config.packed == "keep" else "",
-        reduced=_frequent_head(model) if coarse else None,
-    )
+
+
+@contextmanager
+def _dropping_pages(source: Source) -> Iterator[None]:
+    """Gives back the pages of the model's files while their weights are copied, so that they are in memory once."""
+    done = threading.Event()
+
+    def drop() -> None:
+        while not done.wait(_DROP_SECONDS):
+            source.drop_pages()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        source.drop_pages()
 
 
 def _frequent_head(model: Model) -> ReducedHead:
