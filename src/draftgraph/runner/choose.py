@@ -6,7 +6,9 @@ In: a model and the engine's settings. Out: a runner with its memory allocated.
 from __future__ import annotations
 
 import hashlib
+import shutil
 import threading
+import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.metadata import version
@@ -56,15 +58,19 @@ def open_runner(
     with _dropping_pages(source):
         if config.runner == "reference" or obstacle is not None:
             return ReferenceRunner(model.config, load_weights(source, model.config), **sizes)
-        return NativeRunner(
+        packed = _packed_file(model, config.quantize, coarse) if config.packed == "keep" else None
+        runner = NativeRunner(
             source,
             model.config,
             **sizes,
             threads=config.threads or num_cores(),
             level=kernel_level(),
-            packed=str(_packed_file(model, config.quantize, coarse)) if config.packed == "keep" else "",
+            packed="" if packed is None else str(packed),
             reduced=_frequent_head(model) if coarse else None,
         )
+    if packed is not None:
+        _check_kept(packed, runner.weight_bytes)
+    return runner
 
 
 @contextmanager
@@ -114,10 +120,17 @@ def cost_file(model: Model, config: EngineConfig, *, coarse: bool = False) -> Pa
     return cache_dir() / "costs" / f"{_stamp(model, config.quantize, *setting)}.json"
 
 
-def _packed_file(model: Model, quantize: str, coarse: bool) -> Path:
-    """Returns where the packed weights of exactly these model files are kept; makes the folder."""
+def _packed_file(model: Model, quantize: str, coarse: bool) -> Path | None:
+    """Returns where the packed weights of exactly these model files are kept; makes the folder.
+
+    Warns, and returns None, where there can be no such folder: a model loads without it.
+    """
     folder = cache_dir() / "packed"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _warn_not_kept(folder, str(error.strerror))
+        return None
     return folder / f"{_stamp(model, quantize, coarse)}.bin"
 
 
@@ -127,3 +140,22 @@ def _stamp(model: Model, *setting: object) -> str:
     stamps = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
     key = hashlib.sha256(repr((stamps, model.tokenizer.size, *setting)).encode()).hexdigest()
     return f"{model.path.stem}-{key[:16]}"
+
+
+def _check_kept(file: Path, weight_bytes: int) -> None:
+    """Warns if the packed weights are not in their file, now that they should be."""
+    try:
+        kept = file.stat().st_size > weight_bytes
+    except OSError:
+        kept = False
+    if not kept:
+        free = shutil.disk_usage(file.parent).free
+        _warn_not_kept(file.parent, f"{weight_bytes} bytes could not be written, with {free} free")
+
+
+def _warn_not_kept(folder: Path, reason: str) -> None:
+    warnings.warn(
+        f"packed weights are not kept in {folder} ({reason}): the next start packs them again; "
+        "make room there, set DRAFTGRAPH_CACHE to another folder, or leave out --packed keep",
+        stacklevel=5,
+    )
