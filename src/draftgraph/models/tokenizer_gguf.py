@@ -64,6 +64,17 @@ def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
     )
 
 
+def count_tokens(metadata: Mapping[str, Any]) -> int | None:
+    """Returns how many tokens there are without the unused ones at the end, or None where no sound file says so."""
+    numbers = metadata.get(f"{_PREFIX}token_type")
+    if not isinstance(numbers, list):
+        return None
+    count = len(numbers)
+    while count and numbers[count - 1] == Kind.UNUSED:
+        count -= 1
+    return count or None
+
+
 def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     """Returns tokens and kinds, without the unused tokens at the end that only pad the model's rows."""
     labels = _items(metadata, "tokens", str)
@@ -73,10 +84,9 @@ def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     if unknown:
         _refuse("token_type", f"holds {min(unknown)!r}", "1 to 6", _REMEDY)
     kinds = [by_number[number] for number in numbers]
-    while kinds and kinds[-1] == Kind.UNUSED:
-        kinds.pop()
+    kinds = kinds[: count_tokens(metadata)]
     labels = labels[: len(kinds)]
-    if not labels:
+    if kinds[-1:] in ([], [Kind.UNUSED]):
         _refuse("tokens", "holds no token that is used", "at least one token", _REMEDY)
     if len(set(labels)) != len(labels):
         seen: set[str] = set()
