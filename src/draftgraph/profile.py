@@ -105,6 +105,7 @@ class Profile:
 def profile(llm: LLM, rows: Sequence[int], contexts: Sequence[int], repeats: int) -> Profile:
     """Measures passes of `rows` rows (1 is added) over each context, in a free slot, which it leaves as it was."""
     runner, counts = llm.runner, sorted({1, *rows})
+    speed_before = memory_speed(runner.threads)
     curves: dict[int, dict[int, float]] = {}
     slot, read = runner.open(), 0
     try:
@@ -117,7 +118,7 @@ def profile(llm: LLM, rows: Sequence[int], contexts: Sequence[int], repeats: int
     ceiling = Ceiling(
         runner.weight_bytes,
         _multiply_adds(llm.model),
-        memory_speed(runner.threads),
+        max(speed_before, memory_speed(runner.threads)),  # what neighbours leave of it changes by the minute
         multiply_speed(runner.isa, runner.threads),
     )
     return Profile(llm.name, curves, ceiling, runner.isa, runner.threads, _prompt_speed(runner))
