@@ -19,9 +19,9 @@ from pathlib import Path
 from typing import Any
 
 import draftgraph as dg
-from draftgraph.bench import memory_speed
 from draftgraph.data import read_prompts
 from draftgraph.environment import num_cores
+from draftgraph.speeds import memory_speed
 
 HERE = Path(__file__).parent
 
@@ -74,7 +74,7 @@ def main() -> None:
         prompts = prompts[: args.prompts]
         long_prompt = list(itertools.islice(itertools.cycle(itertools.chain(*prompts)), 512))
         result = compare(sides, prompts, long_prompt, args.tokens)
-        result["ceiling_tokens_per_second"] = round(memory_speed() / llm.runner.weight_bytes, 2)
+        result["ceiling_tokens_per_second"] = round(memory_speed(llm.runner.threads) / llm.runner.weight_bytes, 2)
     result |= {"model": Path(args.model).name, "threads": args.threads, "tokens": args.tokens}
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -5,6 +5,11 @@
 #include <cstring>
 #include <filesystem>
 #include <random>
+#if defined(__unix__) || defined(__APPLE__)
+#include <sys/file.h>
+#include <unistd.h>
+#define DRAFTGRAPH_FLOCK 1
+#endif
 
 namespace draftgraph {
 namespace {
@@ -36,11 +41,41 @@ struct File {
         handle = nullptr;
         return std::fclose(file) == 0;
     }
+    // Marks the file as being written, for as long as it is open; the system forgets the mark when the process dies. False if
+    // another process has done so. Where there are no such marks, an open file cannot be removed.
+    bool lock() {
+#if defined(DRAFTGRAPH_FLOCK)
+        return flock(fileno(handle), LOCK_EX | LOCK_NB) == 0;
+#else
+        return true;
+#endif
+    }
+    // Makes sure that the contents outlive a power failure before the file gets its name.
+    bool sync() {
+        if (std::fflush(handle) != 0) return false;
+#if defined(DRAFTGRAPH_FLOCK)
+        return fsync(fileno(handle)) == 0;
+#else
+        return true;
+#endif
+    }
     bool seek(uint64_t offset) {
         return std::fseek(handle, static_cast<long>(offset), SEEK_SET) == 0;
     }
     std::FILE* handle;
 };
+
+constexpr char kPartial[] = ".partial-";
+
+// Removes what writers that were killed have left in the folder of `path`.
+void sweep(const std::string& path) {
+    std::error_code error;
+    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(path).parent_path(), error)) {
+        if (entry.path().filename().string().find(kPartial) == std::string::npos) continue;
+        File file(entry.path().string(), "rb");
+        if (file.handle && file.lock()) std::filesystem::remove(entry.path(), error);
+    }
+}
 
 }  // namespace
 
@@ -71,21 +106,22 @@ bool read_packed(const std::string& path, const std::vector<Matrix*>& matrices, 
 }
 
 bool write_packed(const std::string& path, const std::vector<Matrix*>& matrices) {
-    const std::string partial = path + ".partial-" + std::to_string(std::random_device{}());
+    sweep(path);
+    const std::string partial = path + kPartial + std::to_string(std::random_device{}());
     const Head head = head_of(matrices);
     std::error_code error;
     bool written = false;
     {
         File file(partial, "wb");
-        if (!file.handle) return false;
-        written = std::fwrite(&head, sizeof(head), 1, file.handle) == 1;
+        written = file.handle && file.lock() && std::fwrite(&head, sizeof(head), 1, file.handle) == 1;
         for (const Matrix* m : matrices)
             written = written && std::fwrite(m->data.data(), 1, m->data.size(), file.handle) == m->data.size();
-        written = file.close() && written;
+        written = written && file.sync() && file.close();
     }
     if (written) std::filesystem::rename(partial, path, error);
-    if (!written || error) std::filesystem::remove(partial, error);
-    return written && !error;
+    if (written && !error) return true;
+    for (const std::string& name : {partial, path}) std::filesystem::remove(name, error);
+    return false;
 }
 
 }  // namespace draftgraph

@@ -14,7 +14,8 @@ namespace draftgraph {
 // is not whole, or of another layout.
 bool read_packed(const std::string& path, const std::vector<Matrix*>& matrices, Team& team);
 
-// Writes the file beside its place and then moves it there. False, and nothing is left, if it cannot be written.
+// Writes the file beside its place and then moves it there, after removing what killed writers left in the folder. False if it
+// cannot be written; then nothing is left, nor what stood there and was not whole.
 bool write_packed(const std::string& path, const std::vector<Matrix*>& matrices);
 
 }  // namespace draftgraph

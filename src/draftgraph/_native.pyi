@@ -105,6 +105,8 @@ class Decoder:
         packed: str,
     ) -> None:
         """Packs the weights; with a path in `packed`, reads them from there, or writes them there for the next time."""
+    def set_head_tile(self, tile: int, rows: Bytes) -> None:
+        """Puts the rows of one tile, as the file has them, in the place of what the head's tile holds."""
     @property
     def level(self) -> str: ...
     @property

@@ -8,20 +8,16 @@ from __future__ import annotations
 
 import platform
 import statistics
-import time
 from collections import defaultdict
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
-
-import numpy as np
 
 from draftgraph.audit import as_chat
 from draftgraph.data import DataPrompt
 from draftgraph.doctor import examine
-from draftgraph.environment import num_cores
 from draftgraph.llm import LLM, Completion
+from draftgraph.speeds import memory_speed
 
 Report = Callable[[str], None]
 
@@ -62,7 +58,7 @@ def summarise(llm: LLM, pairs: Sequence[Pair]) -> dict[str, Any]:
     for pair in pairs:
         tasks[pair.task].append(pair)
     weight_bytes = llm.runner.weight_bytes
-    bytes_per_second = memory_speed()
+    bytes_per_second = memory_speed(llm.runner.threads)
     return {
         **_medians(pairs),
         "identical": all(pair.plain.token_ids == pair.drafted.token_ids for pair in pairs),
@@ -75,18 +71,6 @@ def summarise(llm: LLM, pairs: Sequence[Pair]) -> dict[str, Any]:
         },
         "machine": _machine(llm),
     }
-
-
-def memory_speed() -> float:
-    """Returns bytes per second that all cores together read from memory: the best of several passes over 256 MB."""
-    blocks = np.array_split(np.ones(1 << 25, np.float64), num_cores())
-    best = 0.0
-    with ThreadPoolExecutor(len(blocks)) as pool:
-        for _ in range(8):
-            start = time.perf_counter()
-            list(pool.map(np.max, blocks))
-            best = max(best, sum(block.nbytes for block in blocks) / (time.perf_counter() - start))
-    return best
 
 
 def _medians(pairs: Sequence[Pair]) -> dict[str, Any]:

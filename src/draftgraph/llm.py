@@ -12,6 +12,7 @@ never sees tensors.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
@@ -25,13 +26,13 @@ from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.stats import RequestStats
 from draftgraph.errors import ClosedError, ParameterError, PromptError, VocabularyMismatchError
 from draftgraph.models.catalog import CATALOG, Progress, ignore_progress, resolve
-from draftgraph.models.loader import Model, load_model
+from draftgraph.models.loader import Model, ModelFiles, count_words, load_model, open_files, read_words
 from draftgraph.plan.cost import PassCost
 from draftgraph.plan.growth import ModelGrowth
 from draftgraph.plan.measure import cost_table
 from draftgraph.plan.planner import AutoPlanner, FixedPlanner, Planner
 from draftgraph.runner.base import Runner
-from draftgraph.runner.choose import cost_file, open_runner
+from draftgraph.runner.choose import cost_file, frequent_head, open_runner
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.types import Delta, FinishReason
 from draftgraph.verify.accept import RULES
@@ -219,9 +220,13 @@ def load(
     if drafter is not None and "draft" in options:
         raise ParameterError("both drafter= and draft=", "one of them", "remove one")
     check_draft(draft_config.draft, engine_config.acceptance)
-    target = load_model(resolve(str(model), progress=progress))
-    context = _context_length(target, engine_config)
-    runner = open_runner(target, engine_config, context, engine_config.prefill_chunk + MAX_BUDGET)
+    files = open_files(resolve(str(model), progress=progress))
+    context = _context_length(files, engine_config)
+    with ThreadPoolExecutor(1) as pool:  # the native runner reads its weights without the interpreter's lock
+        words = pool.submit(read_words, files)
+        vocab_size = count_words(files) or words.result().tokenizer.size
+        runner = open_runner(files, vocab_size, engine_config, context, engine_config.prefill_chunk + MAX_BUDGET)
+        target = words.result()
     planner = _planner(target, runner, draft_config, engine_config)
     if drafter is None:
         drafter = build_drafter(_setup(target, draft_config, engine_config, context, planner))
@@ -252,7 +257,7 @@ def is_several(prompts: Any) -> bool:
     return not all(isinstance(item, Mapping) for item in prompts)
 
 
-def _context_length(model: Model, config: EngineConfig) -> int:
+def _context_length(model: ModelFiles, config: EngineConfig) -> int:
     longest = model.config.context_length
     if config.context is None:
         return min(longest, _DEFAULT_CONTEXT)
@@ -292,7 +297,9 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
             )
         longest = min(context, model.config.context_length)
         coarse = model is not target  # a model that drafts for itself shows what drafting does, and stays as it is
-        runner = open_runner(model, engine, longest, _DRAFT_CHUNK + MAX_BUDGET + _GUESSES, coarse=coarse)
+        reduced = frequent_head(model) if coarse else None
+        most = _DRAFT_CHUNK + MAX_BUDGET + _GUESSES
+        runner = open_runner(model, model.tokenizer.size, engine, longest, most, reduced=reduced)
         files[runner] = cost_file(model, engine, coarse=coarse)
         return runner
 

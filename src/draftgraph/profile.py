@@ -1,24 +1,52 @@
-"""The profile: what a target pass costs, by its number of rows, and how fast a prompt is read.
+"""The profile: what a target pass costs, by its number of rows and by its context, beside the least it could cost.
 
-In: a runner. Out: medians in milliseconds and ratios to one row, with the memory's own speed beside them. The row
-counts take turns, so that a slow moment of the machine falls on all of them.
+In: a loaded model. Out: medians in seconds and ratios to one row, and a ceiling: the weights' bytes over the memory's
+speed, or their multiply-adds over the speed of products in the cache, whichever takes longer. The row counts take
+turns, so that a slow moment of the machine falls on all of them.
 """
 
 from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from draftgraph.bench import memory_speed
+from draftgraph.draw import Line, render_plot
+from draftgraph.llm import LLM
+from draftgraph.models.families import weight_names
+from draftgraph.models.loader import Model
 from draftgraph.runner.paged import PagedRunner
+from draftgraph.speeds import memory_speed, multiply_speed
 from draftgraph.types import Extension, VerifyBatch
 
 _CHUNK = 64
+_PROMPT = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Ceiling:
+    """What no pass can beat, whatever its context: attention and the key-value cache are not counted.
+
+    Args:
+        weight_bytes: bytes of weights that a pass reads.
+        multiply_adds: with these weights, per row.
+        memory_speed: bytes per second.
+        multiply_speed: multiply-adds per second.
+    """
+
+    weight_bytes: int
+    multiply_adds: int
+    memory_speed: float
+    multiply_speed: float
+
+    def seconds(self, rows: int) -> float:
+        """Returns the least time of a pass of `rows` rows."""
+        return max(self.weight_bytes / self.memory_speed, rows * self.multiply_adds / self.multiply_speed)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,55 +54,98 @@ class Profile:
     """What passes cost.
 
     Args:
-        context: committed tokens below the measured rows.
-        pass_ms: rows -> median milliseconds.
-        ceiling_ms: the weights' bytes over the memory's speed: no pass can be faster.
-        prompt_tokens_per_second: reading a prompt of 512 tokens, or of the context if that is shorter.
+        curves: committed tokens below the measured rows -> rows -> median seconds.
+        prompt_tokens_per_second: reading a prompt of 512 tokens, or of what the runner holds if that is less.
     """
 
-    context: int
-    pass_ms: dict[int, float]
-    ceiling_ms: float
+    name: str
+    curves: Mapping[int, Mapping[int, float]]
+    ceiling: Ceiling
+    isa: str
+    threads: int
     prompt_tokens_per_second: float
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the published form, with the ratios to one row."""
-        one = self.pass_ms[1]
+        """Returns the published form.
+
+        `contexts` has one entry per context: `context` in tokens; `rows`, `seconds`, `relative` (to one row) and
+        `ceiling_seconds`, one number per row count each; `weight_bytes`, `memory_gb_s`, `isa` and `threads`.
+        """
         return {
-            "context": self.context,
-            "pass_ms": {str(rows): round(ms, 3) for rows, ms in self.pass_ms.items()},
-            "ratio": {str(rows): round(ms / one, 3) for rows, ms in self.pass_ms.items()},
-            "ceiling_ms": round(self.ceiling_ms, 3),
+            "contexts": [
+                {
+                    "context": context,
+                    "rows": list(curve),
+                    "seconds": [round(seconds, 6) for seconds in curve.values()],
+                    "relative": [round(seconds / curve[1], 3) for seconds in curve.values()],
+                    "weight_bytes": self.ceiling.weight_bytes,
+                    "memory_gb_s": round(self.ceiling.memory_speed / 1e9, 2),
+                    "ceiling_seconds": [round(self.ceiling.seconds(rows), 6) for rows in curve],
+                    "isa": self.isa,
+                    "threads": self.threads,
+                }
+                for context, curve in self.curves.items()
+            ],
+            "multiply_adds_per_second": round(self.ceiling.multiply_speed),
             "prompt_tokens_per_second": round(self.prompt_tokens_per_second, 1),
         }
 
+    def to_svg(self) -> str:
+        """Returns the curves over their ceiling as a picture."""
+        measured = [
+            Line(f"context {context}", tuple((rows, 1e3 * seconds) for rows, seconds in curve.items()))
+            for context, curve in self.curves.items()
+        ]
+        most = max(max(curve) for curve in self.curves.values())
+        bound = Line("ceiling", tuple((rows, 1e3 * self.ceiling.seconds(rows)) for rows in range(1, most + 1)))
+        facts = f"{self.isa}, {self.threads} threads, {self.ceiling.memory_speed / 1e9:.1f} GB/s"
+        return render_plot(f"What a pass of {self.name} costs", facts, measured, bound, ("rows", "ms"))
 
-def profile(runner: PagedRunner, rows: Sequence[int], context: int, repeats: int) -> Profile:
-    """Measures passes of `rows` rows (1 is added) in a free slot of `runner`, which it leaves as it was."""
-    counts = sorted({1, *rows})
-    slot = runner.open()
+
+def profile(llm: LLM, rows: Sequence[int], contexts: Sequence[int], repeats: int) -> Profile:
+    """Measures passes of `rows` rows (1 is added) over each context, in a free slot, which it leaves as it was."""
+    runner, counts = llm.runner, sorted({1, *rows})
+    speed_before = memory_speed(runner.threads)
+    curves: dict[int, dict[int, float]] = {}
+    slot, read = runner.open(), 0
     try:
-        _read(runner, slot, context)
-        seconds: dict[int, list[float]] = {count: [] for count in counts}
-        for repeat in range(repeats + 1):
-            for count in counts:
-                start = time.perf_counter()
-                runner.extend(VerifyBatch((slot,), [_chain(count, first_row=0)]))
-                if repeat:  # the first round warms up
-                    seconds[count].append(time.perf_counter() - start)
-                runner.commit(slot, [])
+        for context in sorted(set(contexts)):
+            _read(runner, slot, context - read)
+            read = context
+            curves[context] = _curve(runner, slot, counts, repeats)
     finally:
         runner.release(slot)
-    return Profile(
-        context=context,
-        pass_ms={count: 1e3 * statistics.median(values) for count, values in seconds.items()},
-        ceiling_ms=1e3 * runner.weight_bytes / memory_speed(),
-        prompt_tokens_per_second=_prompt_speed(runner),
+    ceiling = Ceiling(
+        runner.weight_bytes,
+        _multiply_adds(llm.model),
+        max(speed_before, memory_speed(runner.threads)),  # what neighbours leave of it changes by the minute
+        multiply_speed(runner.isa, runner.threads),
     )
+    return Profile(llm.name, curves, ceiling, runner.isa, runner.threads, _prompt_speed(runner))
+
+
+def _curve(runner: PagedRunner, slot: int, counts: Sequence[int], repeats: int) -> dict[int, float]:
+    """Returns rows -> median seconds above what the slot holds."""
+    seconds: dict[int, list[float]] = {count: [] for count in counts}
+    for repeat in range(repeats + 1):
+        for count in counts:
+            start = time.perf_counter()
+            runner.extend(VerifyBatch((slot,), [_chain(count, first_row=0)]))
+            if repeat:  # the first round warms up
+                seconds[count].append(time.perf_counter() - start)
+            runner.commit(slot, [])
+    return {count: statistics.median(values) for count, values in seconds.items()}
+
+
+def _multiply_adds(model: Model) -> int:
+    """Returns how many weights meet each row: those of all matrices, the head included, the embedding not."""
+    weights = {(weight.layer, weight.field): weight.shape for weight in weight_names(model.source, model.config)}
+    weights.setdefault((-1, "head"), weights.pop((-1, "embedding")))
+    return sum(prod(shape) for shape in weights.values() if len(shape) == 2)
 
 
 def _prompt_speed(runner: PagedRunner) -> float:
-    length = min(512, runner.context_length)
+    length = min(_PROMPT, runner.context_length)
     slot = runner.open()
     try:
         start = time.perf_counter()

@@ -31,7 +31,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "draft verify",
         "plan",
         "engine",
-        "data doctor draw",
+        "data doctor draw perplexity speeds",
         "llm",
         "audit view",
         "bench",

@@ -1,4 +1,4 @@
-"""The command line: `draftgraph generate | chat | pull | doctor | audit | graph | bench`.
+"""The command line: `draftgraph generate | chat | pull | doctor | audit | graph | bench | profile | perplexity`.
 
 It parses, calls and prints; it computes nothing. Bad input ends with the three parts of a typed error and exit code 2.
 """
@@ -9,7 +9,11 @@ import sys
 
 from draftgraph.cli import console
 from draftgraph.cli.commands import app
+from draftgraph.cli.measure import perplexity, profile
 from draftgraph.errors import DraftGraphError, ParameterError
+
+for _command in (profile, perplexity):
+    app.command()(_command)
 
 
 def main() -> None:

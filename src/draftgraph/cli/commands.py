@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import os
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.table import Table
 
 from draftgraph import audit as audits
 from draftgraph import bench as benches
-from draftgraph import profile as profiles
 from draftgraph.cli import console
 from draftgraph.cli.chat import run_chat
 from draftgraph.cli.options import Options, with_options
 from draftgraph.cli.report import print_doctor, print_stats
+from draftgraph.cli.shared import JsonOption, ModelArgument, check_out, loaded, status, write
 from draftgraph.config import DraftConfig, EngineConfig, SamplingParams
 from draftgraph.data import read_prompts, read_text
 from draftgraph.doctor import examine
 from draftgraph.draw import render_html, render_svg
 from draftgraph.errors import ParameterError, PromptError
-from draftgraph.llm import LLM, load
 from draftgraph.models.catalog import CATALOG
 from draftgraph.models.catalog import pull as pull_model
 from draftgraph.rng import fresh_seed
@@ -39,13 +35,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-ModelArgument = Annotated[
-    str,
-    typer.Argument(
-        help="A catalogue name (smollm2-135m), a .gguf file, a model folder, or a Hub name owner/name[:file]."
-    ),
-]
-JsonOption = Annotated[bool, typer.Option("--json", help="Print one line of JSON last, and nothing else on stdout.")]
 RawOption = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
 DataOption = Annotated[Path, typer.Option("--data", help="Prompts: JSON lines with turns, or plain text, one a line.")]
 LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first prompts.")]
@@ -69,7 +58,7 @@ def generate(
 ) -> None:
     """Write the answer to a prompt, streaming."""
     text = _prompt(prompt, file)
-    with _loaded(model, options) as llm:
+    with loaded(model, options) as llm:
         stream = llm.stream(text if raw else audits.as_chat(text), **options.sampling)
         tracer = console.Tracer(llm.model.tokenizer.token_bytes)
         for delta in stream:
@@ -88,7 +77,7 @@ def generate(
 @with_options(SamplingParams, DraftConfig, EngineConfig)
 def chat(*, model: ModelArgument, options: Options, as_json: JsonOption = False) -> None:
     """Talk to a model. An empty line or Ctrl-D ends the chat."""
-    with _loaded(model, options) as llm:
+    with loaded(model, options) as llm:
         turns = run_chat(llm, options.sampling, quiet=as_json)
     if as_json:
         console.print_json({"messages": turns})
@@ -137,7 +126,7 @@ def audit(
             "--acceptance match, whose text does not depend on the drafts; residual keeps only the distribution",
             "use --acceptance match or --temperature 0",
         )
-    with _loaded(model, options) as llm, _status() as report:
+    with loaded(model, options) as llm, status() as report:
         result = audits.audit(llm, audits.as_prompts(prompts, raw=raw), report, **sampling)
     if as_json:
         console.print_json(result.to_json())
@@ -175,15 +164,10 @@ def graph(
     as_json: JsonOption = False,
 ) -> None:
     """Draw the token graph of a step, the tree that was verified, and what was accepted."""
-    if out.suffix not in (".svg", ".html"):
-        raise ParameterError(f"--out {out}", "a file that ends in .svg or .html", "change the name")
-    if not out.parent.is_dir():
-        raise ParameterError(f"--out {out}", "a file in a folder that exists", f"make the folder {out.parent}")
-    if os.path.isdir(out):
-        raise ParameterError(f"--out {out}", "a file; this is a folder", "change the name")
+    check_out(out, ".svg", ".html")
     text = _prompt(prompt, file)
     wider = Options(options.sampling, {"budget": 10} | options.load)  # more to see than what is fastest
-    with _loaded(model, wider) as llm, _status() as report:
+    with loaded(model, wider) as llm, status() as report:
         report("writing")
         views = record_steps(llm, text if raw else audits.as_chat(text), step, **{"max_tokens": 64} | options.sampling)
     if not views:
@@ -194,9 +178,9 @@ def graph(
         )
     chosen = most_telling(views) if step is None else step - 1
     if out.suffix == ".svg":
-        _write(out, render_svg(views[chosen]))
+        write(out, render_svg(views[chosen]))
     else:
-        _write(out, render_html(views if step is None else views[chosen]))
+        write(out, render_html(views if step is None else views[chosen]))
     view = views[chosen]
     summary = {
         "out": str(out),
@@ -231,7 +215,7 @@ def bench(
     """Measure plain and drafted decoding, alternately, and print the ceiling beside them."""
     prompts = read_prompts(data, limit)
     sampling = {"max_tokens": 64, "seed": 0} | options.sampling
-    with _loaded(model, options) as llm, _status() as report:
+    with loaded(model, options) as llm, status() as report:
         pairs = benches.bench(llm, prompts, report, raw=raw, **sampling)
         result = benches.summarise(llm, pairs)
     if as_json:
@@ -254,61 +238,6 @@ def bench(
     console.out.print(
         f"medians over {result['prompts']} prompts; texts identical: {'yes' if result['identical'] else 'NO'}"
     )
-
-
-@app.command()
-@with_options(EngineConfig)
-def profile(
-    *,
-    model: ModelArgument,
-    options: Options,
-    rows: Annotated[str, typer.Option("--rows", help="Row counts to measure, comma-separated.")] = "1,2,4,8,12,16",
-    at: Annotated[int, typer.Option("--at", min=1, help="Tokens in the context below the measured rows.")] = 128,
-    repeats: Annotated[int, typer.Option("--repeats", min=3, help="Passes per row count.")] = 15,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure what a target pass costs, by its number of rows."""
-    counts = [int(part) if part.strip().isdigit() else 0 for part in rows.split(",")]
-    if not all(1 <= count <= 256 for count in counts):
-        raise ParameterError(f"--rows {rows}", "whole numbers from 1 to 256, comma-separated", "change --rows")
-    with _loaded(model, Options({}, {"draft": "off"} | options.load)) as llm, _status() as report:
-        longest = llm.runner.context_length - max(counts)
-        if at > longest:
-            raise ParameterError(f"--at {at}", f"at most {longest} with these rows", "lower --at or raise --context")
-        report("measuring")
-        result = profiles.profile(llm.runner, counts, at, repeats).to_json()
-    if as_json:
-        console.print_json(result)
-        return
-    table = Table("rows", "ms", "times one row", box=None)
-    for count, ms in result["pass_ms"].items():
-        table.add_row(count, f"{ms:.2f}", f"{result['ratio'][count]:.2f}")
-    console.out.print(f"ceiling: the weights alone take {result['ceiling_ms']:.1f} ms to read from memory")
-    console.out.print(table)
-    console.out.print(f"a prompt is read at {result['prompt_tokens_per_second']:.0f} tokens/s")
-
-
-@contextmanager
-def _loaded(model: str, options: Options) -> Iterator[LLM]:
-    """Loads a model, with a progress bar if it must be fetched first, and closes it at the end."""
-    with console.DownloadBar() as bar:
-        llm = load(model, progress=bar.update, **options.load)
-    with llm:
-        yield llm
-
-
-@contextmanager
-def _status() -> Iterator[Any]:
-    """Shows one changing line on stderr, on a terminal only."""
-    with console.err.status("loading") as status:
-        yield status.update
-
-
-def _write(out: Path, picture: str) -> None:
-    try:
-        out.write_text(picture, encoding="utf-8")
-    except OSError as error:
-        raise ParameterError(f"--out {out}: {error.strerror}", "a file that can be written", "change it") from error
 
 
 def _prompt(prompt: str | None, file: Path | None) -> str:

@@ -37,11 +37,16 @@ class Options:
     load: dict[str, Any]
 
 
-def with_options(*configs: type) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of these configs, in place of its parameter `options`."""
+def with_options(*configs: type, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of these configs, but for the field `without`, for its parameter `options`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
-        fields = {field.name: (config, field) for config in configs for field in dataclasses.fields(config)}
+        fields = {
+            field.name: (config, field)
+            for config in configs
+            for field in dataclasses.fields(config)
+            if field.name != without
+        }
 
         @functools.wraps(command)
         def wrapper(**arguments: Any) -> None:
@@ -55,7 +60,7 @@ def with_options(*configs: type) -> Callable[[Callable[..., None]], Callable[...
             for name, parameter in signature.parameters.items()
             if name != "options"
         ]
-        added = [parameter for config in configs for parameter in _parameters(config)]
+        added = [one for config in configs for one in _parameters(config) if one.name in fields]
         wrapper.__signature__ = signature.replace(parameters=[*kept, *added])  # type: ignore[attr-defined]
         wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in [*kept, *added]}
         return wrapper

@@ -1,4 +1,4 @@
-"""Pictures of one decoding step: a `StepView` of plain values in, an SVG or an HTML page out.
+"""Pictures: a `StepView` of plain values in, an SVG or an HTML page of one decoding step out; and plots of lines.
 
 Above, the token graph with everything the drafters proposed; below, the tree unrolled from it that the target verified
 in one pass; at the foot, what the step wrote. Pure functions: the same view gives the same bytes. Token text is made
@@ -7,11 +7,13 @@ visible and always escaped; the output refers to nothing outside itself. Must ne
 
 from draftgraph.draw.page import render_html
 from draftgraph.draw.panels import Panel, lay_out
+from draftgraph.draw.plot import Line, render_plot
 from draftgraph.draw.svg import render_svg
 from draftgraph.draw.text import visible
 from draftgraph.draw.view import StepView, ViewEdge, ViewNode, ViewTreeNode, sources_of
 
 __all__ = [
+    "Line",
     "Panel",
     "StepView",
     "ViewEdge",
@@ -19,6 +21,7 @@ __all__ = [
     "ViewTreeNode",
     "lay_out",
     "render_html",
+    "render_plot",
     "render_svg",
     "sources_of",
     "visible",

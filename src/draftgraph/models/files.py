@@ -37,6 +37,12 @@ def map_file(path: Path) -> mmap.mmap | bytes:
         raise ModelFileError(f"{path}: {error}", "a readable file", "check the path and its permissions") from error
 
 
+def drop_pages(mapped: mmap.mmap | bytes) -> None:
+    """Gives back the memory of the pages that were read, where the system can; reading them again brings them back."""
+    if isinstance(mapped, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        mapped.madvise(mmap.MADV_DONTNEED)
+
+
 def describe_head(head: bytes) -> str:
     """Says in words what a file that is no model seems to be, from its first bytes."""
     if not head:

@@ -36,7 +36,7 @@ class GgufFile:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        parts = _parse_parts(path)
+        self._parts = parts = _parse_parts(path)
         self.metadata: Mapping[str, Any] = parts[0].metadata
         self._tensors: dict[str, GgufTensor] = {}
         for part in parts:
@@ -64,6 +64,11 @@ class GgufFile:
     def blocks(self, name: str) -> npt.NDArray[np.uint8]:
         """Returns the tensor's bytes as the file has them, [rows, bytes of a row], a read-only view."""
         return self._tensors[name].data
+
+    def drop_pages(self) -> None:
+        """Gives back the memory of what was read; the tensors stay usable. For after the weights have been copied."""
+        for part in self._parts:
+            part.drop_pages()
 
     def load(self, name: str) -> FloatArray:
         """Returns a float32 copy. Raises UnsupportedModelError for types that are not numbers to compute with."""

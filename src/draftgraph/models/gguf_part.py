@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftgraph.errors import ModelFileError, UnsupportedModelError
-from draftgraph.models.files import describe_head, map_file
+from draftgraph.models.files import describe_head, drop_pages, map_file
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -70,6 +70,9 @@ class GgufPart:
                 self.refuse(f"key {key!r} appears twice", "each key once")
             self.metadata[key] = self._value(key, self._number("I", f"the type of {key!r}"))
         self.tensors = self._table(num_tensors)
+
+    def drop_pages(self) -> None:
+        drop_pages(self._bytes)
 
     def refuse(self, given: str, allowed: str) -> NoReturn:
         raise ModelFileError(
@@ -173,21 +176,23 @@ class GgufPart:
 
     def _strings(self, key: str, count: int) -> list[str]:
         """Reads `count` strings. The inner loop of opening a file, so it keeps its own cursor."""
-        data, at = self._bytes, self._at
+        data, at, unpack = self._bytes, self._at, _LENGTH.unpack_from
         strings: list[str] = []
         try:
             for _ in range(count):
-                (length,) = _LENGTH.unpack_from(data, at)
-                at += 8
-                text = data[at : at + length]
+                (length,) = unpack(data, at)
+                start = at + 8
+                text = data[start : start + length]
                 if len(text) != length:
-                    self.refuse(f"element {len(strings)} of {key!r} claims {length} bytes", f"at most {len(data) - at}")
+                    self.refuse(
+                        f"element {len(strings)} of {key!r} claims {length} bytes", f"at most {len(data) - start}"
+                    )
                 strings.append(text.decode())
-                at += length
+                at = start + length
         except struct.error:
             self.refuse(f"{key!r} ends after {len(strings)} of {count} elements", "a whole file")
         except UnicodeDecodeError:
-            self.refuse(f"element {len(strings)} of {key!r} at byte {at} is not UTF-8", "UTF-8 text")
+            self.refuse(f"element {len(strings)} of {key!r} at byte {start} is not UTF-8", "UTF-8 text")
         self._at = at
         return strings
 

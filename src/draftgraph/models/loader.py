@@ -13,20 +13,27 @@ from draftgraph.models.base import ModelConfig
 from draftgraph.models.families import Source, end_token_ids, model_name, open_source, read_config, weight_names
 from draftgraph.models.gguf import GgufFile
 from draftgraph.models.tokenizer import Tokenizer, tokenizer_from_folder, tokenizer_from_gguf
+from draftgraph.models.tokenizer_gguf import count_tokens
 
 
 @dataclass(frozen=True, slots=True)
-class Model:
-    """An open model; its weights stay in the file until a runner reads them.
-
-    Args:
-        end_ids: every id that ends a text.
-    """
+class ModelFiles:
+    """The shape and the tensors of a model; its weights stay in the file until a runner reads them."""
 
     name: str
     path: Path
     source: Source
     config: ModelConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Model(ModelFiles):
+    """A model with its words.
+
+    Args:
+        end_ids: every id that ends a text.
+    """
+
     tokenizer: Tokenizer
     end_ids: tuple[int, ...]
 
@@ -37,8 +44,26 @@ def load_model(path: Path) -> Model:
     Raises:
         ModelFileError, UnsupportedModelError, TokenizerError: the file is broken, or not of a kind that is supported.
     """
+    return read_words(open_files(path))
+
+
+def open_files(path: Path) -> ModelFiles:
+    """Opens a model and checks its shape and its table of tensors. Raises as `load_model`."""
     source = open_source(path)
     config = read_config(source)
+    weight_names(source, config)
+    return ModelFiles(model_name(source), path, source, config)
+
+
+def count_words(files: ModelFiles) -> int | None:
+    """Returns the size of the tokenizer to come, which the weights then need not wait for; None where only it tells."""
+    count = count_tokens(files.source.metadata) if isinstance(files.source, GgufFile) else None
+    return None if count is None or count > files.config.vocab_rows else count
+
+
+def read_words(files: ModelFiles) -> Model:
+    """Reads the tokenizer and checks it against the shape. Raises as `load_model`."""
+    path, source, config = files.path, files.source, files.config
     tokenizer = tokenizer_from_gguf(source.metadata) if isinstance(source, GgufFile) else tokenizer_from_folder(path)
     if tokenizer.size > config.vocab_rows:
         raise ModelFileError(
@@ -54,5 +79,4 @@ def load_model(path: Path) -> Model:
                 "an id of the tokenizer",
                 "convert the model again",
             )
-    weight_names(source, config)
-    return Model(model_name(source), path, source, config, tokenizer, end_ids)
+    return Model(files.name, path, source, config, tokenizer, end_ids)

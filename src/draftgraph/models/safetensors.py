@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftgraph.errors import ModelFileError, ModelNotFoundError, UnsupportedModelError
-from draftgraph.models.files import describe_head, map_file, read_json
+from draftgraph.models.files import describe_head, drop_pages, map_file, read_json
 from draftgraph.types import FloatArray
 
 _SINGLE, _INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -78,6 +78,11 @@ class SafetensorsFolder:
         shard, tensor = self._tensors[name]
         count = tensor.end - tensor.start
         return np.frombuffer(shard.bytes, np.uint8, count, tensor.start).reshape(tensor.shape[0], -1)
+
+    def drop_pages(self) -> None:
+        """Gives back the memory of what was read; the tensors stay usable. For after the weights have been copied."""
+        for shard in {id(shard): shard for shard, _ in self._tensors.values()}.values():
+            drop_pages(shard.bytes)
 
     def load(self, name: str) -> FloatArray:
         """Returns a float32 copy. Raises UnsupportedModelError for types other than F64, F32, F16 and BF16."""

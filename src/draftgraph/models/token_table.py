@@ -52,13 +52,13 @@ class TokenTable:
 
     Args:
         labels: [size] the tokens as the file writes them.
-        pieces: [size] the bytes each token adds to a text.
         kinds: [size] what each token is for.
+        byte_level: whether labels are written in GPT-2's byte alphabet, or else in SentencePiece's way.
     """
 
     labels: tuple[str, ...]
-    pieces: tuple[bytes, ...]
     kinds: tuple[Kind, ...]
+    byte_level: bool
 
     @property
     def size(self) -> int:
@@ -67,6 +67,20 @@ class TokenTable:
     def ids_of(self, *kinds: Kind) -> frozenset[int]:
         """Returns the ids of all tokens of these kinds."""
         return frozenset(token_id for token_id, kind in enumerate(self.kinds) if kind in kinds)
+
+    def piece(self, token_id: int) -> bytes:
+        """Returns the bytes that the token adds to a text; computed when asked for, because few of many are."""
+        label, kind = self.labels[token_id], self.kinds[token_id]
+        if is_hidden(kind):
+            return b""
+        if kind == Kind.BYTE:
+            return _byte(label)
+        if not self.byte_level:
+            return label.replace(METASPACE, " ").encode()
+        if kind == Kind.NORMAL:
+            with contextlib.suppress(UnicodeEncodeError):  # a character that stands for no byte
+                return label.translate(_BYTES_OF).encode("latin-1")
+        return label.encode()  # an added word, as it is
 
     def check_id(self, token_id: int) -> int:
         """Returns `token_id`, or raises ParameterError: a caller's id must not wrap around or end in IndexError."""
@@ -78,14 +92,16 @@ class TokenTable:
         """Returns the token in words, for error messages."""
         if is_hidden(self.kinds[token_id]):
             return f"the control token {self.labels[token_id]!r}"
-        return f"the bytes {self.pieces[token_id]!r}"
+        return f"the bytes {self.piece(token_id)!r}"
 
     def first_difference(self, other: TokenTable) -> str | None:
         """Returns a sentence that names the first token, or else the size, in which two vocabularies differ."""
+        if self == other:
+            return None
         for token_id in range(min(self.size, other.size)):
             hidden, other_hidden = is_hidden(self.kinds[token_id]), is_hidden(other.kinds[token_id])
             label_differs = hidden and self.labels[token_id] != other.labels[token_id]
-            if hidden != other_hidden or label_differs or self.pieces[token_id] != other.pieces[token_id]:
+            if hidden != other_hidden or label_differs or self.piece(token_id) != other.piece(token_id):
                 one, two = self.describe(token_id), other.describe(token_id)
                 return f"token {token_id} is {one} in one and {two} in the other"
         if self.size != other.size:
@@ -166,27 +182,10 @@ def make_table(labels: Sequence[str], kinds: Sequence[Kind], *, byte_level: bool
         raise TokenizerError(
             f"a token holds half a surrogate pair: {error}", "tokens of Unicode characters", "fetch the model again"
         ) from error
-    bytes_of = _byte_translation() if byte_level else {}
-    pieces = [_piece(label, kind, bytes_of) for label, kind in zip(labels, kinds, strict=True)]
-    return TokenTable(tuple(labels), tuple(pieces), tuple(kinds))
-
-
-def _piece(label: str, kind: Kind, bytes_of: dict[int, int]) -> bytes:
-    if is_hidden(kind):
-        return b""
-    if kind == Kind.BYTE:
-        return _byte(label)
-    if not bytes_of:
-        return label.replace(METASPACE, " ").encode()
-    if kind == Kind.NORMAL:
-        with contextlib.suppress(UnicodeEncodeError):  # a character that stands for no byte
-            return label.translate(bytes_of).encode("latin-1")
-    return label.encode()  # an added word, as it is
-
-
-def _byte_translation() -> dict[int, int]:
-    """Returns what turns a label into its bytes as Latin-1; characters that stand for none leave Latin-1."""
-    return dict.fromkeys(range(256), 256) | {ord(char): byte for char, byte in byte_alphabet().items()}
+    for label, kind in zip(labels, kinds, strict=True):
+        if kind is Kind.BYTE:
+            _byte(label)
+    return TokenTable(tuple(labels), tuple(kinds), byte_level)
 
 
 def _byte(label: str) -> bytes:
@@ -201,3 +200,7 @@ def byte_alphabet() -> dict[str, int]:
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in set(printable)]
     return {chr(byte): byte for byte in printable} | {chr(256 + i): byte for i, byte in enumerate(others)}
+
+
+# Turns a label into its bytes as Latin-1; characters that stand for none leave Latin-1.
+_BYTES_OF = dict.fromkeys(range(256), 256) | {ord(char): byte for char, byte in byte_alphabet().items()}

@@ -75,7 +75,7 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """Returns what the token adds to a text; nothing for a control token."""
-        return self._table.pieces[self._table.check_id(token_id)]
+        return self._table.piece(self._table.check_id(token_id))
 
     def token_label(self, token_id: int) -> str:
         """Returns the token for display: a control token's literal, other tokens' text, stray bytes as escapes."""

@@ -47,7 +47,8 @@ def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
     byte_level = model == "gpt2"
     encoder = (_byte_level if byte_level else _sentencepiece)(metadata, labels, kinds)
     literals = []
-    for token_id, (label, kind) in enumerate(zip(labels, kinds, strict=True)):
+    for token_id in _marked(kinds):
+        label, kind = labels[token_id], kinds[token_id]
         if kind in (Kind.CONTROL, Kind.UNKNOWN, Kind.USER_DEFINED):
             text = label if byte_level or kind != Kind.USER_DEFINED else label.replace(METASPACE, " ")
             literals.append(Literal(text, token_id))
@@ -63,6 +64,17 @@ def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
     )
 
 
+def count_tokens(metadata: Mapping[str, Any]) -> int | None:
+    """Returns how many tokens there are without the unused ones at the end, or None where no sound file says so."""
+    numbers = metadata.get(f"{_PREFIX}token_type")
+    if not isinstance(numbers, list):
+        return None
+    count = len(numbers)
+    while count and numbers[count - 1] == Kind.UNUSED:
+        count -= 1
+    return count or None
+
+
 def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     """Returns tokens and kinds, without the unused tokens at the end that only pad the model's rows."""
     labels = _items(metadata, "tokens", str)
@@ -72,10 +84,9 @@ def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     if unknown:
         _refuse("token_type", f"holds {min(unknown)!r}", "1 to 6", _REMEDY)
     kinds = [by_number[number] for number in numbers]
-    while kinds and kinds[-1] == Kind.UNUSED:
-        kinds.pop()
+    kinds = kinds[: count_tokens(metadata)]
     labels = labels[: len(kinds)]
-    if not labels:
+    if kinds[-1:] in ([], [Kind.UNUSED]):
         _refuse("tokens", "holds no token that is used", "at least one token", _REMEDY)
     if len(set(labels)) != len(labels):
         seen: set[str] = set()
@@ -84,13 +95,18 @@ def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     return labels, kinds
 
 
+def _marked(kinds: Sequence[Kind]) -> list[int]:
+    """Returns the ids of all but normal tokens: a few of many."""
+    return [token_id for token_id, kind in enumerate(kinds) if kind is not Kind.NORMAL]
+
+
 def _byte_level(metadata: Mapping[str, Any], labels: Sequence[str], kinds: Sequence[Kind]) -> Encoder:
     pre = metadata.get(f"{_PREFIX}pre")
     if not isinstance(pre, str) or pre not in SPLITTERS:
         given = "is missing" if pre is None else f"is {pre!r}"
         _refuse("pre", given, ", ".join(sorted(SPLITTERS)), "convert the model again, or use another model")
-    ids = {label: i for i, label in enumerate(labels) if not is_hidden(kinds[i])}
-    dropped = frozenset(label for label, kind in zip(labels, kinds, strict=True) if is_hidden(kind))
+    dropped = frozenset(labels[i] for i in _marked(kinds) if is_hidden(kinds[i]))
+    ids = {label: i for i, label in enumerate(labels) if label not in dropped}
     return byte_level_encoder(ids, check_merges(_items(metadata, "merges", object), ids, dropped), pre)
 
 
@@ -144,6 +160,8 @@ def _items(metadata: Mapping[str, Any], name: str, kind: type, length: int | Non
         _refuse(name, f"is a {type(items).__name__}", noun, _REMEDY)
     if length is not None and len(items) != length:
         _refuse(name, f"has {len(items)} elements", f"{length}, one for each token", _REMEDY)
+    if kind is object or set(map(type, items)) <= {kind}:
+        return list(items)
     for index, item in enumerate(items):
         if not isinstance(item, kind) or (kind is int and isinstance(item, bool)):
             _refuse(name, f"holds {item!r:.80} at {index}", noun, _REMEDY)

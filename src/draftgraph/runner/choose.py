@@ -6,6 +6,11 @@ In: a model and the engine's settings. Out: a runner with its memory allocated.
 from __future__ import annotations
 
 import hashlib
+import shutil
+import threading
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 
@@ -14,24 +19,33 @@ from draftgraph.environment import cache_dir, cpu_name, kernel_level, num_cores
 from draftgraph.errors import ParameterError, UnsupportedModelError
 from draftgraph.models.families import Source, load_weights
 from draftgraph.models.gguf import GgufFile
-from draftgraph.models.loader import Model
+from draftgraph.models.loader import Model, ModelFiles
 from draftgraph.models.quantize import QuantizedFolder
 from draftgraph.runner.head import ReducedHead
 from draftgraph.runner.native import NativeRunner, why_not
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.runner.reference import ReferenceRunner
 
+_DROP_SECONDS = 0.02
 _FREQUENT = 49_152  # 96 to 99% of what is written in English and code, by the first ids of a vocabulary of 152,000
 
 
 def open_runner(
-    model: Model, config: EngineConfig, context_length: int, max_open: int, *, coarse: bool = False
+    model: ModelFiles,
+    vocab_size: int,
+    config: EngineConfig,
+    context_length: int,
+    max_open: int,
+    *,
+    reduced: ReducedHead | None = None,
 ) -> PagedRunner:
     """Returns the runner that `config.runner` names; "auto" is the native one where it can compute the model.
 
     Args:
-        coarse: the model only drafts: on the native runner its weights are repacked to 4 bits, and its head is reduced
-            to frequent tokens and those it has read.
+        vocab_size: number of real token ids.
+        context_length, max_open: as `PagedRunner`.
+        reduced: the head of a model that only drafts: on the native runner its weights are repacked to 4 bits, and its
+            head is reduced to these tokens and those it has read.
 
     Raises:
         UnsupportedModelError: "native" was named and cannot compute it.
@@ -43,33 +57,51 @@ def open_runner(
         raise UnsupportedModelError(
             f"--runner native with {model.name}: {obstacle}", "--runner auto or reference", "see `draftgraph doctor`"
         )
-    vocab_size = model.tokenizer.size
-    if config.runner == "reference" or obstacle is not None:
-        weights = load_weights(source, model.config)
-        return ReferenceRunner(
+    sizes = {
+        "vocab_size": vocab_size,
+        "context_length": context_length,
+        "num_slots": config.slots,
+        "max_open": max_open,
+    }
+    with _dropping_pages(source):
+        if config.runner == "reference" or obstacle is not None:
+            return ReferenceRunner(model.config, load_weights(source, model.config), **sizes)
+        packed = _packed_file(model, config.quantize, reduced is not None) if config.packed == "keep" else None
+        runner = NativeRunner(
+            source,
             model.config,
-            weights,
-            vocab_size=vocab_size,
-            context_length=context_length,
-            num_slots=config.slots,
-            max_open=max_open,
+            **sizes,
+            threads=config.threads or num_cores(),
+            level=kernel_level(),
+            packed="" if packed is None else str(packed),
+            reduced=reduced,
         )
-    return NativeRunner(
-        source,
-        model.config,
-        vocab_size=vocab_size,
-        context_length=context_length,
-        num_slots=config.slots,
-        max_open=max_open,
-        threads=config.threads or num_cores(),
-        level=kernel_level(),
-        packed=str(_packed_file(model, config.quantize, coarse)) if config.packed == "keep" else "",
-        reduced=_frequent_head(model) if coarse else None,
-    )
+    if packed is not None:
+        _check_kept(packed, runner.weight_bytes)
+    return runner
 
 
-def _frequent_head(model: Model) -> ReducedHead:
-    """Returns a head of the first ids and the special ones.
+@contextmanager
+def _dropping_pages(source: Source) -> Iterator[None]:
+    """Gives back the pages of the model's files while their weights are copied, so that they are in memory once."""
+    done = threading.Event()
+
+    def drop() -> None:
+        while not done.wait(_DROP_SECONDS):
+            source.drop_pages()
+
+    thread = threading.Thread(target=drop)
+    thread.start()
+    try:
+        yield
+    finally:
+        done.set()
+        thread.join()
+        source.drop_pages()
+
+
+def frequent_head(model: Model) -> ReducedHead:
+    """Returns a head for a model that only drafts: of the first ids and the special ones.
 
     Byte-pair merges are numbered as they were learned, the most frequent ones first.
     """
@@ -77,7 +109,7 @@ def _frequent_head(model: Model) -> ReducedHead:
     return ReducedHead([*range(min(size, _FREQUENT)), *model.tokenizer.special_ids, *model.end_ids], size)
 
 
-def _source(model: Model, quantize: str) -> Source:
+def _source(model: ModelFiles, quantize: str) -> Source:
     """Returns the model's tensors, quantised if that was asked for."""
     if quantize == "off":
         return model.source
@@ -90,22 +122,48 @@ def _source(model: Model, quantize: str) -> Source:
     return QuantizedFolder(model.path, quantize)
 
 
-def cost_file(model: Model, config: EngineConfig, *, coarse: bool = False) -> Path:
+def cost_file(model: ModelFiles, config: EngineConfig, *, coarse: bool = False) -> Path:
     """Returns where the measured pass costs of this model, runner, machine and number of threads are kept."""
     setting = (coarse, config.runner, config.threads or num_cores(), kernel_level(), cpu_name(), version("draftgraph"))
     return cache_dir() / "costs" / f"{_stamp(model, config.quantize, *setting)}.json"
 
 
-def _packed_file(model: Model, quantize: str, coarse: bool) -> Path:
-    """Returns where the packed weights of exactly these model files are kept; makes the folder."""
+def _packed_file(model: ModelFiles, quantize: str, coarse: bool) -> Path | None:
+    """Returns where the packed weights of exactly these model files are kept; makes the folder.
+
+    Warns, and returns None, where there can be no such folder: a model loads without it.
+    """
     folder = cache_dir() / "packed"
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        _warn_not_kept(folder, str(error.strerror))
+        return None
     return folder / f"{_stamp(model, quantize, coarse)}.bin"
 
 
-def _stamp(model: Model, *setting: object) -> str:
+def _stamp(model: ModelFiles, *setting: object) -> str:
     """Returns a name for exactly these model files and this setting."""
     files = sorted(model.path.glob("*.safetensors")) if model.path.is_dir() else [model.path]
     stamps = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
-    key = hashlib.sha256(repr((stamps, model.tokenizer.size, *setting)).encode()).hexdigest()
+    key = hashlib.sha256(repr((stamps, *setting)).encode()).hexdigest()
     return f"{model.path.stem}-{key[:16]}"
+
+
+def _check_kept(file: Path, weight_bytes: int) -> None:
+    """Warns if the packed weights are not in their file, now that they should be."""
+    try:
+        kept = file.stat().st_size > weight_bytes
+    except OSError:
+        kept = False
+    if not kept:
+        free = shutil.disk_usage(file.parent).free
+        _warn_not_kept(file.parent, f"{weight_bytes} bytes could not be written, with {free} free")
+
+
+def _warn_not_kept(folder: Path, reason: str) -> None:
+    warnings.warn(
+        f"packed weights are not kept in {folder} ({reason}): the next start packs them again; "
+        "make room there, set DRAFTGRAPH_CACHE to another folder, or leave out --packed keep",
+        stacklevel=5,
+    )

@@ -67,6 +67,7 @@ class NativeBackend:
         packed: str,
         reduced: ReducedHead | None,
     ) -> None:
+        self.threads = threads
         self._reduced = reduced
         self._num_logits = len(reduced) if reduced else vocab_size
         self._heads = (config.num_kv_heads, config.head_dim)
@@ -122,8 +123,7 @@ class NativeBackend:
         return int(self._decoder.weight_bytes)
 
     @property
-    def level(self) -> str:
-        """The instruction set in use."""
+    def isa(self) -> str:
         return str(self._decoder.level)
 
     def forward(

@@ -26,6 +26,14 @@ class Backend(Protocol):
     def weight_bytes(self) -> int:
         """Bytes of weights that one pass reads."""
 
+    @property
+    def isa(self) -> str:
+        """What computes: the level of the native kernels, or "numpy"."""
+
+    @property
+    def threads(self) -> int:
+        """Threads that compute a pass together."""
+
     def forward(
         self, tokens: IntArray, positions: IntArray, cells: Sequence[Cells], wanted: npt.NDArray[np.bool_]
     ) -> FloatArray:
@@ -85,6 +93,14 @@ class PagedRunner:
     @property
     def weight_bytes(self) -> int:
         return self._backend.weight_bytes
+
+    @property
+    def isa(self) -> str:
+        return self._backend.isa
+
+    @property
+    def threads(self) -> int:
+        return self._backend.threads
 
     def open(self) -> int:
         if not self.num_free_slots:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from draftgraph.environment import num_cores
 from draftgraph.kernels import reference as kernels
 from draftgraph.models.base import ModelConfig, ModelWeights
 from draftgraph.models.transformer import Transformer
@@ -20,11 +21,14 @@ from draftgraph.types import FloatArray, IntArray
 
 
 class ReferenceBackend:
-    """A `Backend` over NumPy kernels and float32 weights."""
+    """A `Backend` over NumPy kernels and float32 weights. It takes all cores, as far as NumPy does."""
+
+    isa = "numpy"
 
     def __init__(
         self, config: ModelConfig, weights: ModelWeights, vocab_size: int, num_positions: int, num_cells: int
     ) -> None:
+        self.threads = num_cores()
         self._vocab_size = vocab_size
         self._weights = weights
         self._config = config

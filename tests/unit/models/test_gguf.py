@@ -21,6 +21,7 @@ from draftgraph.errors import DraftGraphError, ModelFileError, ModelNotFoundErro
 from draftgraph.models import gguf as module
 from draftgraph.models.gguf import GgufFile
 from support import tiny
+from support.children import load_in_child, needs_children
 
 _CODES = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 F32, F16, Q4_0, Q8_0 = 0, 1, 2, 8
@@ -181,6 +182,13 @@ def test_a_broken_file_is_refused_quickly_and_without_large_memory(tmp_path: Pat
 def test_the_message_says_what_is_wrong(tmp_path: Path, kind: str, words: str) -> None:
     with pytest.raises(DraftGraphError, match=words):
         opened(tmp_path, BROKEN[kind])
+
+
+@needs_children
+def test_the_native_loader_refuses_each_broken_file_and_lives(tmp_path: Path) -> None:
+    sound = tiny.write_gguf(tmp_path / "whole.gguf").read_bytes()
+    outcomes = load_in_child(tmp_path, sound, BROKEN)
+    assert set(outcomes.values()) == {"ModelFileError", "UnsupportedModelError"}
 
 
 def test_a_sound_file_gives_every_kind_of_value(tmp_path: Path) -> None:

@@ -69,35 +69,3 @@ def test_only_matrices_are_quantised_and_by_what_their_rows_allow(tmp_path: Path
 def test_a_gguf_file_is_not_quantised_again(tmp_path: Path) -> None:
     with pytest.raises(ParameterError, match="safetensors folder"):
         dg.load(write_gguf(tmp_path / "model.gguf"), quantize="q8_0")
-
-
-@pytest.mark.parametrize("damage", ["none", "cut", "other"])
-def test_packed_weights_are_read_again_only_if_whole(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, damage: str
-) -> None:
-    pytest.importorskip("draftgraph._native", reason="the extension is not built")
-    monkeypatch.setenv("DRAFTGRAPH_CACHE", str(tmp_path / "cache"))
-    model = write_gguf(tmp_path / "model.gguf", quant="Q8_0")
-    texts = []
-    for _ in range(2):
-        with dg.load(model, packed="keep") as llm:
-            texts.append(llm.generate("abc", max_tokens=20).token_ids)
-        (file,) = (tmp_path / "cache" / "packed").iterdir()
-        if damage == "cut":
-            file.write_bytes(file.read_bytes()[:-1])
-        if damage == "other":
-            file.write_bytes(b"x" * file.stat().st_size)
-    with dg.load(model) as llm:
-        assert llm.generate("abc", max_tokens=20).token_ids == texts[0] == texts[1]
-
-
-def test_packed_weights_are_really_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("draftgraph._native", reason="the extension is not built")
-    monkeypatch.setenv("DRAFTGRAPH_CACHE", str(tmp_path / "cache"))
-    model = write_gguf(tmp_path / "model.gguf", quant="Q8_0")
-    dg.load(model, packed="keep").close()
-    (file,) = (tmp_path / "cache" / "packed").iterdir()
-    whole = file.read_bytes()
-    file.write_bytes(whole[:32] + bytes(len(whole) - 32))  # the head is right, all weights are zero
-    with dg.load(model, packed="keep") as llm:
-        assert set(llm.generate("abc", max_tokens=5).token_ids) == {0}

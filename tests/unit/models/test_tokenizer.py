@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from draftgraph.errors import ParameterError, PromptError, TokenizerError
 from draftgraph.models.gguf import GgufFile
 from draftgraph.models.tokenizer import Tokenizer, tokenizer_from_gguf
+from draftgraph.models.tokenizer_gguf import count_tokens
 from support.vocabularies import (
     CONTROL,
     byte_level_metadata,
@@ -313,3 +314,21 @@ def test_literals_and_streams_of_a_published_model(smollm2_path: Path) -> None:
     for text in sample_texts(200, seed=8):
         ids = tokenizer.encode(text, special=False)
         assert stream(tokenizer, [[token] for token in ids]) == tokenizer.decode(ids)
+
+
+@pytest.mark.parametrize("name", TOKENIZERS)
+@pytest.mark.parametrize("unused", [0, 1, 5])
+def test_the_size_is_known_before_the_tokenizer_is_read(name: str, unused: int) -> None:
+    tokens, kinds = (METADATA[name][f"tokenizer.ggml.{key}"] for key in ("tokens", "token_type"))
+    padded = with_keys(
+        name,
+        tokens=[*tokens, *(f"[PAD{i}]" for i in range(unused))],
+        token_type=[*kinds, *[5] * unused],
+        scores=[0.0] * (len(tokens) + unused),
+    )
+    assert count_tokens(padded) == tokenizer_from_gguf(padded).size == TOKENIZERS[name].size
+
+
+@pytest.mark.parametrize("metadata", [{}, {"tokenizer.ggml.token_type": 1}, {"tokenizer.ggml.token_type": [5, 5]}])
+def test_the_size_of_no_tokenizer_is_not_known(metadata: dict[str, Any]) -> None:
+    assert count_tokens(metadata) is None
