@@ -106,12 +106,10 @@ class TargetDistribution:
                 )
         if sampling.presence_penalty or sampling.frequency_penalty:
             before = logits[added]
-            written = np.flatnonzero(self._counts)
-            for tokens, values, counts in (
-                (written, logits[written], self._counts[written]),
-                (added, before, self._counts[added] + more),
-            ):
-                logits[tokens] = values - (sampling.presence_penalty + sampling.frequency_penalty * counts)
+            written, counts = self._written
+            known = (written, logits[written], counts[written])
+            for tokens, values, times in (known, (added, before, counts[added] + more)):
+                logits[tokens] = values - (sampling.presence_penalty + sampling.frequency_penalty * times)
 
     @cached_property
     def _seen(self) -> npt.NDArray[np.int64]:
@@ -119,10 +117,10 @@ class TargetDistribution:
         return np.unique(np.asarray(self._context.tokens, np.int64))
 
     @cached_property
-    def _counts(self) -> npt.NDArray[np.int64]:
-        """[vocabulary] how often each token stands after the prompt. They too stay the same."""
+    def _written(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The tokens after the prompt, each once, and [vocabulary] how often each stands there. These stay too."""
         output = np.asarray(self._context.tokens[self._context.num_prompt :], np.int64)
-        return np.bincount(output, minlength=self._rows.shape[1])
+        return np.unique(output), np.bincount(output, minlength=self._rows.shape[1])
 
 
 def distribution(
