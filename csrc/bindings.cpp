@@ -19,6 +19,7 @@ template <class T, class S> using Array = nb::ndarray<T, S, nb::c_contig, nb::de
 using Bytes = Array<const uint8_t, nb::ndim<1>>;
 using Floats = Array<const float, nb::ndim<1>>;
 using Ints = Array<const int32_t, nb::ndim<1>>;
+using Scores = Array<const double, nb::ndim<1>>;
 using Mask = Array<const uint8_t, nb::ndim<1>>;
 using Matrix2 = Array<float, nb::ndim<2>>;
 using Matrix3 = Array<float, nb::ndim<3>>;
@@ -108,6 +109,19 @@ void likeliest(Array<const float, nb::ndim<2>> rows, Array<int32_t, nb::ndim<2>>
                     ids.data() + r * ids.shape(1));
 }
 
+int64_t contenders(Scores scores, uint64_t key, double margin, Array<int32_t, nb::ndim<1>> ids) {
+    require(ids.size() == scores.size(), "arrays of different lengths");
+    const Kernels& k = kernels("");
+    nb::gil_scoped_release release;
+    return k.contenders(scores.data(), static_cast<int64_t>(scores.size()), key, margin, ids.data());
+}
+
+double exp_sum(Scores x) {
+    const Kernels& k = kernels("");
+    nb::gil_scoped_release release;
+    return k.exp_sum(x.data(), static_cast<int64_t>(x.size()));
+}
+
 Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                  int64_t vocab, int64_t head, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved,
                  bool coarse, bool gelu, float norm_eps, float embedding_scale, float score_scale) {
@@ -125,6 +139,9 @@ NB_MODULE(_native, m) {
     m.def("kernel_levels", &kernel_levels, "Returns the names of the kernel levels that this CPU can run, fastest first.");
     m.def("likeliest", &likeliest, "rows"_a.noconvert(), "ids"_a.noconvert(),
           "Fills ids [rows, k] with the ids of each row's k largest values, largest first.");
+    m.def("contenders", &contenders, "scores"_a.noconvert(), "key"_a, "margin"_a, "ids"_a.noconvert(),
+          "Fills ids with those whose score + noise may lie within margin of the largest. Returns how many.");
+    m.def("exp_sum", &exp_sum, "x"_a.noconvert(), "Returns the sum of exp(x), x <= 0.");
     nb::class_<Tensor>(m, "Tensor").def(nb::init<uint32_t, int64_t, int64_t, Bytes>(), "type"_a, "outputs"_a, "inputs"_a, "data"_a.noconvert());
     nb::class_<Layer>(m, "Layer").def(
         nb::init<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, Floats, Floats, Floats,

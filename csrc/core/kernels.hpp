@@ -38,6 +38,14 @@ struct Kernels {
 
     // The ids of the k largest of n values, largest first, the lower id first on a tie.
     void (*likeliest)(const float* values, int64_t n, int64_t k, int32_t* ids);
+
+    // Fills `ids` (room for n) with, in rising order, every id whose score + Gumbel noise may lie within `margin` of the largest;
+    // more than those, never fewer. `key` is the noise's of one position and lane (rng.py). Returns how many; 0 if no score is
+    // larger than -inf or one is +inf. Passes over NaN.
+    int64_t (*contenders)(const double* scores, int64_t n, uint64_t key, double margin, int32_t* ids);
+
+    // The sum of exp(x[i]) for x <= 0, to 1e-9 of its value if one of them is 0.
+    double (*exp_sum)(const double* x, int64_t n);
 };
 
 // The fastest table this CPU can run, or the one that is named: "avx512vnni", "avx2", "portable". Throws std::runtime_error if

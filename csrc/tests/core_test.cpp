@@ -1,9 +1,11 @@
 // The core by itself, for builds with sanitizers: every type and level, trees, moves, and shapes that must be refused.
 // Prints one line per check; the exit code is 1 if one fails.
 #include <algorithm>
+#include <cmath>
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <random>
 
@@ -188,9 +190,54 @@ void test_halves() {
     expect(same, "every half survives the way to float and back");
 }
 
+// Against the noise of every id: no contender is missing, and every level finds the same ones.
+void test_contenders() {
+    const auto mix = [](uint64_t s) {
+        s = (s ^ (s >> 30)) * 0xBF58476D1CE4E5B9;
+        s = (s ^ (s >> 27)) * 0x94D049BB133111EB;
+        return s ^ (s >> 31);
+    };
+    const double infinity = std::numeric_limits<double>::infinity();
+    bool complete = true, same = true, close = true;
+    for (const int64_t n : {0, 1, 7, 63, 64, 65, 1000, 20000})
+        for (const double scale : {0.0, 0.1, 3.0, 1e6, 1e300})
+            for (const double margin : {0.0, 0.5, 10.0, infinity}) {
+                const std::vector<float> numbers = random_floats(n, static_cast<uint32_t>(n + 1));
+                std::vector<double> scores(numbers.begin(), numbers.end()), values;
+                for (double& score : scores) score *= scale;
+                for (int64_t i = 0; i < n; i += 3) scores[static_cast<size_t>(i)] = n > 3 ? -infinity : 0;
+                const uint64_t key = mix(static_cast<uint64_t>(n) + 99);
+                double best = -infinity;
+                for (size_t i = 0; i < scores.size(); ++i) {
+                    const double u = (static_cast<double>(mix(key + (i + 1) * 0x9E3779B97F4A7C15) >> 12) + 0.5) * 0x1p-52;
+                    values.push_back(scores[i] - std::log(-std::log(u)));
+                    best = std::max(best, values.back());
+                }
+                std::vector<int32_t> first;
+                for (const std::string& level : kernel_levels()) {
+                    std::vector<int32_t> ids(scores.size());
+                    ids.resize(static_cast<size_t>(kernels(level).contenders(scores.data(), n, key, margin, ids.data())));
+                    for (size_t i = 0; i < values.size(); ++i)
+                        if (values[i] >= best - margin && values[i] > -infinity)
+                            complete = complete && std::binary_search(ids.begin(), ids.end(), static_cast<int32_t>(i));
+                    if (first.empty()) first = ids;
+                    same = same && ids == first;
+                }
+                for (double& score : scores) score = -std::fabs(score);
+                double sum = 0;
+                for (const double score : scores) sum += std::exp(score);
+                for (const std::string& level : kernel_levels())
+                    close = close && std::fabs(kernels(level).exp_sum(scores.data(), n) - sum) <= 1e-9 * sum + 1e-290;
+            }
+    expect(complete, "no contender is missing");
+    expect(same, "every level finds the same contenders");
+    expect(close, "sums of exponentials are close at every level");
+}
+
 }  // namespace
 
 int main() {
+    test_contenders();
     test_halves();
     test_products();
     test_decoder();

@@ -6,6 +6,7 @@ import numpy.typing as npt
 Bytes = npt.NDArray[np.uint8]
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int32]
+Scores = npt.NDArray[np.float64]
 
 class BadMatrixError(ValueError):
     """Shapes and data of a model's tensors disagree."""
@@ -21,6 +22,15 @@ def kernel_levels() -> list[str]:
 
 def likeliest(rows: Floats, ids: Ints) -> None:
     """Fills ids [rows, k] with the ids of each row's k largest values, largest first, the lower id first on a tie."""
+
+def contenders(scores: Scores, key: int, margin: float, ids: Ints) -> int:
+    """Fills the front of `ids` [n] with every id whose score + noise may lie within `margin` of the largest, rising.
+
+    Perhaps more, never fewer. Returns how many; 0 where the scores hold +inf, or nothing but -inf.
+    """
+
+def exp_sum(x: Scores) -> float:
+    """Returns the sum of exp(x) for x [n] <= 0, to 1e-9 of its value if one of them is 0."""
 
 class Tensor:
     """A tensor of a model file, [outputs, inputs]; keeps `data`, its bytes, alive."""

@@ -1,8 +1,11 @@
 """Position-keyed noise: the only randomness of the project.
 
-A leaf. A request's noise is a hash of (seed, position, token id) and nothing else, so that a token does not depend on
-how many others were drafted, on the batch, or on anything drawn before it. Drafters get the same noise, which is how
-they agree with a sampling target. Nothing here knows a logit's origin.
+A leaf: of ours it knows only the extension. A request's noise is a hash of (seed, position, token id) and nothing else,
+so that a token does not depend on how many others were drafted, on the batch, or on anything drawn before it. Drafters
+get the same noise, which is how they agree with a sampling target. Nothing here knows a logit's origin.
+
+NumPy's formula decides every draw. The extension only says which few ids of a vocabulary can win at all; without it
+the formula looks at every id, and finds the same.
 """
 
 from __future__ import annotations
@@ -13,6 +16,13 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
+try:
+    from draftgraph import _native
+except ImportError:  # installed without a compiler
+    _native = None  # type: ignore[assignment]
+
+Scores = npt.NDArray[np.float64]
+
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 _MIX_1 = np.uint64(0xBF58476D1CE4E5B9)
 _MIX_2 = np.uint64(0x94D049BB133111EB)
@@ -22,19 +32,22 @@ _LANE_TOKEN, _LANE_RESIDUAL, _LANE_COIN, _LANE_DRAFT = range(4)
 
 
 class Noise(Protocol):
-    """How a request draws. `position` is the absolute position of the token being drawn."""
+    """How a request draws. `position` is the absolute position of the token being drawn.
 
-    def gumbel(self, position: int, num_tokens: int) -> npt.NDArray[np.float64]:
-        """Returns [num_tokens]: the noise added to the log-probability of each token id at this position."""
+    `scores` [vocabulary] are log-probabilities up to a constant, not NaN; -inf cannot be drawn.
+    """
 
-    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> npt.NDArray[np.float64]:
+    def pick(self, scores: Scores, position: int) -> int:
+        """Draws from softmax(scores): the argmax of scores + noise. Ties go to the lowest id."""
+
+    def contenders(self, scores: Scores, position: int, margin: float) -> tuple[npt.NDArray[np.int64], Scores]:
+        """Returns the ids [k], rising, whose scores + noise of `pick` lie within `margin` of the largest, and these."""
+
+    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> Scores:
         """Returns [num_tokens]: noise of one node of the graph rooted before `position`, independent of all other."""
 
-    def pick(self, scores: npt.NDArray[Any], position: int) -> int:
-        """Draws from softmax(scores): the argmax of scores + gumbel. Ties go to the lowest id."""
-
     def choose(self, probs: npt.NDArray[Any], position: int) -> int:
-        """Draws from `probs` [vocabulary], independently of `gumbel` and `pick` at the same position."""
+        """Draws from `probs` [vocabulary], independently of `pick` at the same position."""
 
     def coin(self, probability: Any, position: int, attempt: int) -> bool:
         """True with `probability`, independently for each (position, attempt) and of all other draws."""
@@ -43,14 +56,15 @@ class Noise(Protocol):
 class Greedy:
     """No noise: the likeliest token, the lowest id on a tie."""
 
-    def gumbel(self, position: int, num_tokens: int) -> npt.NDArray[np.float64]:
-        return np.zeros(num_tokens)
-
-    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> npt.NDArray[np.float64]:
-        return np.zeros(num_tokens)
-
-    def pick(self, scores: npt.NDArray[Any], position: int) -> int:
+    def pick(self, scores: Scores, position: int) -> int:
         return int(np.argmax(scores))
+
+    def contenders(self, scores: Scores, position: int, margin: float) -> tuple[npt.NDArray[np.int64], Scores]:
+        ids = np.flatnonzero(scores >= scores.max() - margin)
+        return ids, scores[ids]
+
+    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> Scores:
+        return np.zeros(num_tokens)
 
     def choose(self, probs: npt.NDArray[Any], position: int) -> int:
         return int(np.argmax(probs))
@@ -68,34 +82,60 @@ class SeededNoise:
     def __init__(self, seed: int) -> None:
         self.seed = seed
 
-    def gumbel(self, position: int, num_tokens: int) -> npt.NDArray[np.float64]:
-        return self._gumbel(position, num_tokens, _LANE_TOKEN)
+    def pick(self, scores: Scores, position: int) -> int:
+        return _argmax(scores, self._key(position, _LANE_TOKEN))
 
-    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> npt.NDArray[np.float64]:
-        return self._gumbel(position, num_tokens, _LANE_DRAFT, first=node << 32)
+    def contenders(self, scores: Scores, position: int, margin: float) -> tuple[npt.NDArray[np.int64], Scores]:
+        ids, perturbed = _perturb(scores, self._key(position, _LANE_TOKEN), margin)
+        within = ~(perturbed < perturbed.max() - margin)
+        return ids[within], perturbed[within]
 
-    def pick(self, scores: npt.NDArray[Any], position: int) -> int:
-        return int(np.argmax(scores + self.gumbel(position, len(scores))))
+    def draft_gumbel(self, position: int, node: int, num_tokens: int) -> Scores:
+        return _gumbel(self._key(position, _LANE_DRAFT), (node << 32) + np.arange(num_tokens))
 
     def choose(self, probs: npt.NDArray[Any], position: int) -> int:
         with np.errstate(divide="ignore"):
             scores = np.log(probs)
-        return int(np.argmax(scores + self._gumbel(position, len(probs), _LANE_RESIDUAL)))
+        return _argmax(scores, self._key(position, _LANE_RESIDUAL))
 
     def coin(self, probability: Any, position: int, attempt: int) -> bool:
-        return bool(self._uniform(position, np.array([attempt], np.uint64), _LANE_COIN)[0] < probability)
+        return bool(_uniform(self._key(position, _LANE_COIN), np.array([attempt]))[0] < probability)
 
-    def _gumbel(self, position: int, num_tokens: int, lane: int, first: int = 0) -> npt.NDArray[np.float64]:
-        uniform = self._uniform(position, np.arange(first, first + num_tokens, dtype=np.uint64), lane)
-        return np.asarray(-np.log(-np.log(uniform)))
-
-    def _uniform(self, position: int, counters: npt.NDArray[np.uint64], lane: int) -> npt.NDArray[np.float64]:
-        """Uniform in the open interval (0, 1), with 52 bits each."""
+    def _key(self, position: int, lane: int) -> np.uint64:
         with np.errstate(over="ignore"):
             key = _mix(np.uint64(self.seed) + _GOLDEN)
-            key = _mix(key ^ _mix(np.uint64(position) * _GOLDEN + np.uint64(lane)))
-            bits = _mix(key + (counters + np.uint64(1)) * _GOLDEN)
-        return np.asarray((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+            return np.uint64(_mix(key ^ _mix(np.uint64(position) * _GOLDEN + np.uint64(lane))))
+
+
+def _argmax(scores: Scores, key: np.uint64) -> int:
+    """Returns the id of the largest score + noise, the lowest on a tie."""
+    ids, perturbed = _perturb(scores, key, 0)
+    return int(ids[np.argmax(perturbed)])
+
+
+def _perturb(scores: Scores, key: np.uint64, margin: float) -> tuple[npt.NDArray[np.int64], Scores]:
+    """Returns ids, rising, among them all whose scores + noise lie within `margin` of the largest, and these."""
+    ids = _possible(scores, key, margin)
+    return ids, scores[ids] + _gumbel(key, ids)
+
+
+def _possible(scores: Scores, key: np.uint64, margin: float) -> npt.NDArray[np.int64]:
+    if _native is not None:
+        room = np.empty(len(scores), np.int32)
+        if count := _native.contenders(np.ascontiguousarray(scores, np.float64), int(key), margin, room):
+            return room[:count].astype(np.int64)
+    return np.arange(len(scores))
+
+
+def _gumbel(key: np.uint64, counters: npt.NDArray[np.int64]) -> Scores:
+    return np.asarray(-np.log(-np.log(_uniform(key, counters))))
+
+
+def _uniform(key: np.uint64, counters: npt.NDArray[np.int64]) -> Scores:
+    """Uniform in the open interval (0, 1), with 52 bits each."""
+    with np.errstate(over="ignore"):
+        bits = _mix(key + (counters.astype(np.uint64) + np.uint64(1)) * _GOLDEN)
+    return np.asarray(((bits >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52)
 
 
 def _mix(state: Any) -> Any:

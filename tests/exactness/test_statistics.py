@@ -201,8 +201,8 @@ def is_caught(rule: Rule = match, ranking: Callable[..., list] = coupled, **opti
 class OneLane(SeededNoise):
     """The fault: coins, drafts' draws and residual draws at a position share their randomness."""
 
-    def _uniform(self, position: int, counters: np.ndarray, lane: int) -> np.ndarray:
-        return super()._uniform(position, counters, 0)
+    def _key(self, position: int, lane: int) -> np.uint64:
+        return super()._key(position, 0)
 
 
 class OneCoin(SeededNoise):
@@ -215,8 +215,8 @@ class OneCoin(SeededNoise):
 class SamePosition(SeededNoise):
     """The fault: noise that does not depend on the position."""
 
-    def gumbel(self, position: int, num_tokens: int) -> np.ndarray:
-        return super().gumbel(0, num_tokens)
+    def _key(self, position: int, lane: int) -> np.uint64:
+        return super()._key(0, lane)
 
 
 def taken_as_one(tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, int]]:

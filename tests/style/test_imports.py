@@ -21,9 +21,9 @@ EXTENSION = "_native"  # the compiled module: no source, so it imports nothing
 LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
+        "_native",
         "errors rng environment",
         "types config",
-        "_native",
         "kernels",
         "models",
         "graph",
@@ -46,8 +46,10 @@ HEIGHT = {unit: height for height, layer in enumerate(LAYERS) for unit in layer}
 # Beyond the layers: all that these modules may import of ours, by longest prefix.
 ONLY: Mapping[str, frozenset[str]] = {
     "graph": frozenset({"graph", "types"}),
-    "verify": frozenset({"verify", "graph", "kernels.likeliest", "types", "config", "rng", "errors"}),
-    "draft": frozenset({"draft", "graph", "runner.base", "types", "rng"}),
+    "verify": frozenset(
+        {"verify", "graph", "kernels.likeliest", "kernels.exp_sum", "types", "config", "rng", "errors"}
+    ),
+    "draft": frozenset({"draft", "graph", "kernels.likeliest", "runner.base", "types", "rng"}),
     "draft.table": frozenset({"draft", "runner.base", "types", "rng", "config", "errors"}),
     "plan": frozenset({"plan", "graph", "draft.base", "runner.base", "types", "config"}),
     "engine": frozenset(
@@ -197,6 +199,7 @@ PLANTED = {
         ("graph.budget", "def f():\n    from draftgraph.engine import engine"),
         ("draft.model", "from draftgraph.runner.kv import BLOCK"),
         ("draft.model", "from draftgraph.runner import kv"),
+        ("draft.model", "from draftgraph.kernels import reference"),
         ("draft.model", "from draftgraph.config import DraftConfig"),
         ("draft.model", "from draftgraph.verify.accept import match"),
         ("draft.table", "from draftgraph.models.base import ModelConfig"),

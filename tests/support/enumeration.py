@@ -67,7 +67,7 @@ class BranchingNoise:
     def __init__(self, branches: Branches) -> None:
         self._branches = branches
 
-    def gumbel(self, position: int, num_tokens: int) -> np.ndarray:
+    def contenders(self, scores: np.ndarray, position: int, margin: float) -> tuple[np.ndarray, np.ndarray]:
         raise AssertionError("acceptance asks for draws, not for noise")
 
     def pick(self, scores: np.ndarray, position: int) -> int:

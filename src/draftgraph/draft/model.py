@@ -14,11 +14,13 @@ import numpy as np
 
 from draftgraph.draft.base import Growth, GrowToBudget, Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
+from draftgraph.kernels.likeliest import likeliest
 from draftgraph.runner.base import Runner
 from draftgraph.types import Context, Drawn, Extension, FloatArray, Row, Verdict, VerifyBatch
 
 NAME = "model"
 _PREFILL_CHUNK = 64
+_REACH = 10.0  # nats below the best draw, within which draws are candidates and count in its estimate
 _LEAST_GUESS = 0.2  # belief below which a guess is not worth a row of the draft model
 
 
@@ -42,12 +44,17 @@ def coupled(context: Context, node: int, depth: int, logits: FloatArray, width: 
     otherwise the draft model's draws from the very noise that the target will draw with.
 
     The estimate is the softmax of the ranked quantity: at temperature 0 that is draft_prob itself, otherwise it says by
-    how much a draw won, hence how large a difference between the models it survives.
+    how much a draw won, hence how large a difference between the models it survives. Draws that lost by more than
+    `_REACH` are no candidates, and the softmax leaves them out: a share of it about as large as the probability of all
+    tokens rarer than e^-_REACH together.
     """
-    perturbed = _log_prob(context, logits) + context.noise.gumbel(len(context.tokens) + depth, len(logits))
+    if context.temperature == 0:
+        return _likeliest(logits, width)
+    position = len(context.tokens) + depth
+    ids, perturbed = context.noise.contenders(_scaled(context, logits), position, _REACH)
     weights = np.exp(perturbed - perturbed.max())
     weights /= weights.sum()
-    return [Candidate(token, float(weights[token]), None) for token in _top(perturbed, width)]
+    return [Candidate(int(ids[place]), float(weights[place]), None) for place in _top(perturbed, width)]
 
 
 def drawn(context: Context, node: int, depth: int, logits: FloatArray, width: int) -> list[Candidate]:
@@ -58,10 +65,11 @@ def drawn(context: Context, node: int, depth: int, logits: FloatArray, width: in
     """
     if context.temperature == 0:
         return coupled(context, node, depth, logits, width)
-    log_prob = _log_prob(context, logits)
+    log_prob = _scaled(context, logits)
+    log_prob -= np.log(np.exp(log_prob).sum())
     draft_prob: Row = np.exp(log_prob)
     tokens = _top(log_prob + context.noise.draft_gumbel(len(context.tokens), node, len(logits)), width)
-    estimates = np.sort(draft_prob)[::-1]
+    estimates = draft_prob[_top(draft_prob, width)]
     return [
         Candidate(token, float(estimates[order]), Drawn(draft_prob, order))
         for order, token in enumerate(tokens)
@@ -300,12 +308,21 @@ def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...
     return list(dict.fromkeys(path for _, path in paths))[:count]
 
 
-def _log_prob(context: Context, logits: FloatArray) -> Row:
-    """Returns [vocabulary]: log draft_prob at the request's temperature, at 1 where that is 0."""
-    shifted = logits.astype(np.float64) - logits.max()
+def _likeliest(logits: FloatArray, width: int) -> list[Candidate]:
+    """Returns the `width` likeliest tokens with their probabilities at temperature 1."""
+    tokens = likeliest(logits[np.newaxis], width)[0]
+    weights = np.exp(logits - logits.max())
+    probs = weights[tokens] / weights.sum()
+    return [Candidate(int(token), float(prob), None) for token, prob in zip(tokens, probs, strict=True)]
+
+
+def _scaled(context: Context, logits: FloatArray) -> Row:
+    """Returns [vocabulary]: the logits below their largest, over the temperature, which is not 0."""
+    scores = logits.astype(np.float64)
+    scores -= scores.max()
     with np.errstate(over="ignore"):  # close to temperature 0 all but the largest may become -inf
-        scaled = shifted / (context.temperature or 1.0)
-    return np.asarray(scaled - np.log(np.exp(scaled).sum()))
+        scores /= context.temperature
+    return scores
 
 
 def _top(scores: Row, width: int) -> list[int]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -20,10 +21,9 @@ from draftgraph.config import SamplingParams
 from draftgraph.errors import ModelFileError
 from draftgraph.kernels.likeliest import likeliest
 from draftgraph.types import FloatArray, IntArray, Row, TargetRows, TokenTree
+from draftgraph.verify.filters import Scores, keep, softmax
 
 NUM_SUCCESSORS = 8  # of each verified node, reported to the drafters (Token Recycling keeps 8)
-
-Scores = npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,13 +57,14 @@ class TargetDistribution:
     def scores(self, path: Sequence[int]) -> Scores:
         """Returns [vocabulary]: processed logits after the drafts `path` (from below the root), over the temperature.
 
-        Dropped tokens are -inf. At temperature 0 the logits are not divided; only their argmax has a meaning.
+        Dropped tokens are -inf. At temperature 0 the logits are neither divided nor dropped, which would not change the
+        argmax, and only that has a meaning.
 
         Raises:
             ModelFileError: the model computed a value that is not a number.
         """
         node = path[-1] if path else self._tree.root
-        logits = self._rows[node - self._tree.first_row].astype(np.float64)
+        logits: Scores = self._rows[node - self._tree.first_row].astype(np.float64)
         if not np.isfinite(logits.max()):
             raise ModelFileError(
                 "the model computed logits that are not finite",
@@ -76,8 +77,10 @@ class TargetDistribution:
             logits[token] += bias
         if sampling.temperature > 0:
             with np.errstate(over="ignore"):  # close to temperature 0 all but the largest may become -inf
-                logits = (logits - logits.max()) / sampling.temperature
-        return _filter(logits, sampling)
+                logits -= logits.max()
+                logits /= sampling.temperature
+            return keep(logits, sampling)
+        return logits
 
     def probs(self, path: Sequence[int]) -> Row:
         """Returns [vocabulary]: the probabilities that belong to `scores(path)`; at temperature 0 all on the argmax."""
@@ -93,17 +96,31 @@ class TargetDistribution:
     def _penalise(self, logits: Scores, path: Sequence[int]) -> None:
         """Applies the penalties to `logits` in place, counting the context and the path."""
         sampling = self._context.sampling
-        added = self._tree.tokens[list(path)]
+        added, more = np.unique(self._tree.tokens[list(path)], return_counts=True)
+        # What the path added is penalised again from where it was, as it may or may not be among the tokens before.
         if sampling.repetition_penalty != 1:
-            seen = np.union1d(np.asarray(self._context.tokens, np.int64), added)
-            values = logits[seen]
-            logits[seen] = np.where(
-                values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty
-            )
+            before = logits[added]
+            for tokens, values in ((self._seen, logits[self._seen]), (added, before)):
+                logits[tokens] = np.where(
+                    values > 0, values / sampling.repetition_penalty, values * sampling.repetition_penalty
+                )
         if sampling.presence_penalty or sampling.frequency_penalty:
-            output = np.asarray(self._context.tokens[self._context.num_prompt :], np.int64)
-            written, counts = np.unique(np.concatenate([output, added]), return_counts=True)
-            logits[written] -= sampling.presence_penalty + sampling.frequency_penalty * counts
+            before = logits[added]
+            written, counts = self._written
+            known = (written, logits[written], counts[written])
+            for tokens, values, times in (known, (added, before, counts[added] + more)):
+                logits[tokens] = values - (sampling.presence_penalty + sampling.frequency_penalty * times)
+
+    @cached_property
+    def _seen(self) -> npt.NDArray[np.int64]:
+        """The known tokens, each once, rising. They stay the same for all rows of a step."""
+        return np.unique(np.asarray(self._context.tokens, np.int64))
+
+    @cached_property
+    def _written(self) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+        """The tokens after the prompt, each once, and [vocabulary] how often each stands there. These stay too."""
+        output = np.asarray(self._context.tokens[self._context.num_prompt :], np.int64)
+        return np.unique(output), np.bincount(output, minlength=self._rows.shape[1])
 
 
 def distribution(
@@ -111,24 +128,3 @@ def distribution(
 ) -> list[TargetDistribution]:
     """Returns the target's distributions for each tree of a step."""
     return [TargetDistribution(*parts) for parts in zip(rows.rows, trees, contexts, strict=True)]
-
-
-def softmax(scores: Scores) -> Scores:
-    """Returns the probabilities of `scores`, float64; -inf has probability 0."""
-    weights = np.exp(scores - scores.max())
-    return np.asarray(weights / weights.sum())
-
-
-def _filter(scores: Scores, sampling: SamplingParams) -> Scores:
-    """Sets the scores that top-k, top-p or min-p drop to -inf, in place, and returns them."""
-    if 0 < sampling.top_k < len(scores) or sampling.top_p < 1:
-        order = np.argsort(-scores, kind="stable")
-        kept = len(scores) if sampling.top_k == 0 else min(sampling.top_k, len(scores))
-        if sampling.top_p < 1:
-            before = np.cumsum(softmax(scores[order[:kept]]))
-            # A token stays while those before it have not reached top_p, so the likeliest one always stays.
-            kept = int(np.searchsorted(before, sampling.top_p)) + 1
-        scores[order[kept:]] = -np.inf
-    if sampling.min_p > 0:
-        scores[scores < scores.max() + np.log(sampling.min_p)] = -np.inf
-    return scores
