@@ -65,6 +65,9 @@ class SamplingParams(Checked):
     seed: int | None = setting(None, "Seed of the noise; the same seed writes the same text.", low=0, high=2**63 - 1)
     stop: tuple[str, ...] = setting((), "End before this text appears; may be given several times.")
     ignore_eos: bool = setting(False, "Do not end at the model's own end tokens.")
+    logprobs: int | None = setting(
+        None, "Report each token's log-probability, and as many likeliest tokens beside it.", low=0, high=20
+    )
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)

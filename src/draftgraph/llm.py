@@ -33,7 +33,7 @@ from draftgraph.plan.planner import AutoPlanner, FixedPlanner, Planner
 from draftgraph.runner.base import Runner
 from draftgraph.runner.choose import cost_file, open_runner
 from draftgraph.runner.paged import PagedRunner
-from draftgraph.types import Delta, FinishReason
+from draftgraph.types import Delta, FinishReason, TokenLogprobs
 from draftgraph.verify.accept import RULES
 
 Message: TypeAlias = Mapping[str, Any]
@@ -56,6 +56,7 @@ class Completion:
         prompt_tokens: length of the prompt in tokens.
         seed: the seed that repeats this text.
         stats: what it cost and what drafting brought.
+        logprobs: [len(token_ids)] how likely the model alone found each token; None unless `logprobs` was asked for.
     """
 
     text: str
@@ -65,14 +66,15 @@ class Completion:
     finish_reason: FinishReason
     seed: int
     stats: RequestStats
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
     @property
     def completion_tokens(self) -> int:
         return len(self.token_ids)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the published form."""
-        return {
+        """Returns the published form; `logprobs` is in it where it was asked for."""
+        form = {
             "text": self.text,
             "token_ids": list(self.token_ids),
             "prompt_tokens": self.prompt_tokens,
@@ -81,6 +83,7 @@ class Completion:
             "seed": self.seed,
             "stats": self.stats.to_json(),
         }
+        return form if self.logprobs is None else form | {"logprobs": [_logprobs_json(one) for one in self.logprobs]}
 
 
 class LLM:
@@ -192,6 +195,7 @@ class Stream(Iterator[Delta]):
             request.finish_reason,
             request.seed,
             request.stats,
+            None if request.logprobs is None else tuple(request.logprobs),
         )
 
     def close(self) -> None:
@@ -250,6 +254,11 @@ def is_several(prompts: Any) -> bool:
     if not isinstance(prompts, Sequence) or not prompts:
         raise PromptError(repr(prompts)[:80], "a string, a list of messages, or a list of these", "pass one of them")
     return not all(isinstance(item, Mapping) for item in prompts)
+
+
+def _logprobs_json(one: TokenLogprobs) -> dict[str, Any]:
+    top = [{"token_id": token, "logprob": logprob} for token, logprob in one.top]
+    return {"token_id": one.token, "logprob": one.logprob, "top": top}
 
 
 def _context_length(model: Model, config: EngineConfig) -> int:

@@ -185,6 +185,21 @@ Ending = Callable[[Sequence[int]], tuple[int, FinishReason | None]]
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model alone finds a token: natural logarithms of the softmax of its raw logits at that place.
+
+    Args:
+        token: the emitted token.
+        logprob: its log-probability.
+        top: the likeliest tokens there, as (id, log-probability), likeliest first, the lower id first on a tie.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the target decided about one tree: the only value that crosses from one step to the next.
 
@@ -196,6 +211,7 @@ class Verdict:
         path: tree nodes to commit, in order: the known tokens and the accepted nodes before the last token.
         finish: why the request ended, or None.
         successors: [rows, k] the target's k likeliest next tokens after each node from `tree.first_row` on.
+        logprobs: [len(tokens)] how likely each emitted token was; None if the request did not ask.
     """
 
     tree: TokenTree
@@ -204,6 +220,7 @@ class Verdict:
     path: tuple[int, ...]
     finish: FinishReason | None
     successors: IntArray
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
     @property
     def num_accepted(self) -> int:
@@ -220,6 +237,7 @@ class Delta:
         token_ids: new tokens.
         sources: [len(token_ids)] who proposed each token: drafter names, or ("target",).
         finish_reason: set in the last delta.
+        logprobs: [len(token_ids)] how likely each new token was; None if the request did not ask.
     """
 
     request: int
@@ -227,3 +245,4 @@ class Delta:
     token_ids: tuple[int, ...]
     sources: tuple[tuple[str, ...], ...]
     finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprobs, ...] | None = None

@@ -20,7 +20,7 @@ from draftgraph.engine.stats import RequestStats
 from draftgraph.engine.text import TextStream
 from draftgraph.plan.planner import Expense
 from draftgraph.rng import Noise, fresh_seed, noise_for
-from draftgraph.types import TARGET, Context, Delta, FinishReason, MergeRule, Verdict, Window
+from draftgraph.types import TARGET, Context, Delta, FinishReason, MergeRule, TokenLogprobs, Verdict, Window
 from draftgraph.verify.distribution import SamplingContext
 
 
@@ -62,6 +62,7 @@ class Request:
     vocabulary: Vocabulary
     tokens: list[int] = field(init=False)
     sources: list[tuple[str, ...]] = field(default_factory=list)
+    logprobs: list[TokenLogprobs] | None = field(init=False)
     seed: int = field(init=False)
     noise: Noise = field(init=False)
     text: str = ""
@@ -75,6 +76,7 @@ class Request:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+        self.logprobs = None if self.sampling.logprobs is None else []
         self.seed = fresh_seed() if self.sampling.seed is None else self.sampling.seed
         self.noise = noise_for(self.sampling.temperature, self.seed)
         self._stream = TextStream(self.vocabulary.token_bytes, self.sampling.stop)
@@ -144,6 +146,8 @@ class Request:
                 text += self._stream.push(token)[0]
         sources = tuple(verdict.tree.sources[node] if node >= 0 else (TARGET,) for node in verdict.nodes)
         self.sources.extend(sources)
+        if self.logprobs is not None:
+            self.logprobs.extend(verdict.logprobs or ())
         self.stats.record(verdict, expense, now, decoding=self.state is State.DECODE)
         if verdict.tokens and self.state is State.PREFILL:
             self.state = State.DECODE
@@ -151,5 +155,5 @@ class Request:
             self.state, self.finish_reason = State.FINISHED, verdict.finish
             text += self._stream.flush()
         self.text += text
-        self.deltas.append(Delta(self.id, text, verdict.tokens, sources, verdict.finish))
+        self.deltas.append(Delta(self.id, text, verdict.tokens, sources, verdict.finish, verdict.logprobs))
         return self.deltas[-1]

@@ -19,7 +19,8 @@ import numpy.typing as npt
 from draftgraph.config import SamplingParams
 from draftgraph.errors import ModelFileError
 from draftgraph.kernels.likeliest import likeliest
-from draftgraph.types import FloatArray, IntArray, Row, TargetRows, TokenTree
+from draftgraph.types import FloatArray, IntArray, Row, TargetRows, TokenLogprobs, TokenTree
+from draftgraph.verify.logprobs import token_logprobs
 
 NUM_SUCCESSORS = 8  # of each verified node, reported to the drafters (Token Recycling keeps 8)
 
@@ -62,8 +63,7 @@ class TargetDistribution:
         Raises:
             ModelFileError: the model computed a value that is not a number.
         """
-        node = path[-1] if path else self._tree.root
-        logits = self._rows[node - self._tree.first_row].astype(np.float64)
+        logits = self._row(path[-1] if path else self._tree.root).astype(np.float64)
         if not np.isfinite(logits.max()):
             raise ModelFileError(
                 "the model computed logits that are not finite",
@@ -89,6 +89,23 @@ class TargetDistribution:
     def successors(self) -> IntArray:
         """Returns [rows, k]: the ids of the k largest raw logits of each row, largest first."""
         return likeliest(self._rows, NUM_SUCCESSORS)
+
+    def logprobs(self, tokens: Sequence[int], nodes: Sequence[int]) -> tuple[TokenLogprobs, ...] | None:
+        """Returns how likely each emitted token was at its own place; None if the request did not ask.
+
+        Args:
+            tokens: emitted tokens, the first one after the root.
+            nodes: [len(tokens)] where each was accepted; the last one may be -1.
+        """
+        count = self._context.sampling.logprobs
+        if count is None:
+            return None
+        before = (self._tree.root, *nodes)
+        return tuple(token_logprobs(self._row(node), token, count) for token, node in zip(tokens, before, strict=False))
+
+    def _row(self, node: int) -> FloatArray:
+        row: FloatArray = self._rows[node - self._tree.first_row]
+        return row
 
     def _penalise(self, logits: Scores, path: Sequence[int]) -> None:
         """Applies the penalties to `logits` in place, counting the context and the path."""
