@@ -11,6 +11,8 @@ never sees tensors.
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -35,6 +37,7 @@ from draftgraph.runner.choose import cost_file, open_runner
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.types import Delta, FinishReason, TokenLogprobs
 from draftgraph.verify.accept import RULES
+from draftgraph.verify.grammar import Grammars
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[Message]  # a text to continue as it is, or the messages of a chat
@@ -112,7 +115,7 @@ class LLM:
             prompts: one prompt, or a list of strings or of message lists.
             budget: most drafts checked in one target pass; the default is the model's. 0 is plain decoding, "auto" no
                 limit but what pays.
-            sampling: fields of `SamplingParams`.
+            sampling: fields of `SamplingParams`; `json_schema` may also be a dict.
 
         Returns:
             A `Completion`, or a list of them if a list of prompts was given.
@@ -160,6 +163,8 @@ class LLM:
         if isinstance(options.get("stop"), (str, list)):
             stop = options["stop"]
             options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        if isinstance(options.get("json_schema"), dict):
+            options["json_schema"] = json.dumps(options["json_schema"])
         (params,) = from_options(options, SamplingParams)
         most = self.budget if budget is None else _most_drafts(DraftConfig(budget=budget))
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
@@ -230,11 +235,13 @@ def load(
     if drafter is None:
         drafter = build_drafter(_setup(target, draft_config, engine_config, context, planner))
     tokenizer = target.tokenizer
+    encode = functools.partial(tokenizer.encode, special=False)
+    grammars = Grammars(tokenizer.size, target.end_ids, tokenizer.token_bytes, encode)
     engine = Engine(
         runner,
         drafter,
         RULES[engine_config.acceptance],
-        Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes),
+        Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes, grammars.constrain),
         planner=planner,
         merge_length=draft_config.merge,
         prefill_chunk=engine_config.prefill_chunk,

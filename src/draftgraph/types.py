@@ -21,6 +21,7 @@ IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 # Probabilities and logits of one row, [vocabulary]. The tests enumerate them in `fractions.Fraction`, hence Any.
 Row = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]  # [vocabulary]
 
 TARGET = "target"  # the source of a token that no drafter proposed
 
@@ -30,6 +31,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # a stop id or a stop string
     LENGTH = "length"  # max_tokens or the context length
+    GRAMMAR = "grammar"  # the text can neither go on nor end by its grammar, or the grammar's limits were reached
     CANCELLED = "cancelled"
 
 
@@ -46,6 +48,22 @@ class MergeRule:
     same_depth: bool = False
 
 
+class Constraint(Protocol):
+    """What one request may write, by its grammar; `path` lists tokens after the known ones.
+
+    The answers depend on the tokens alone, and a question changes no answer.
+    """
+
+    def allowed(self, path: Sequence[int]) -> Mask | None:
+        """Returns which tokens may follow `path`; None where the request has ended before."""
+
+    def permits(self, path: Sequence[int]) -> bool:
+        """Whether the text may go on by all of `path`."""
+
+    def forced(self) -> tuple[int, ...]:
+        """Returns tokens that follow the known ones without a choice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a drafter may know about one request.
@@ -58,6 +76,7 @@ class Context:
         temperature: the request's temperature; 0 is greedy.
         max_depth: no path longer than this can be emitted.
         merge_rule: how graphs for this request merge.
+        constraint: what the request may write; None for anything.
     """
 
     request: int
@@ -66,6 +85,7 @@ class Context:
     temperature: float
     max_depth: int
     merge_rule: MergeRule
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +176,7 @@ class Window:
         budget: at most this many drafts.
         max_depth: no draft deeper than this below the root.
         vocab_size: drafted ids lie in [0, vocab_size).
+        permits: whether a path of tokens below the root can be accepted at all; None: any can.
     """
 
     known: IntArray
@@ -163,6 +184,7 @@ class Window:
     budget: int
     max_depth: int
     vocab_size: int
+    permits: Callable[[Sequence[int]], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)

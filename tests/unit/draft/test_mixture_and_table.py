@@ -64,7 +64,7 @@ def test_every_member_is_told_what_happened() -> None:
 
 
 @pytest.mark.parametrize(
-    "draft", ["ngram", "suffix", "recycle", "ngram,suffix,recycle", " ngram , suffix", "model:x,ngram"]
+    "draft", ["ngram", "suffix", "recycle", "grammar,ngram,suffix,recycle", " ngram , suffix", "model:x,ngram"]
 )
 def test_what_the_settings_name_is_built_and_writes_what_plain_decoding_writes(draft: str) -> None:
     def logits(text: tuple[int, ...]) -> np.ndarray:
