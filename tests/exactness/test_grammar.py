@@ -102,7 +102,8 @@ def plain(asked: str, sampling: str) -> Request:
 
 def mixture() -> MixtureDrafter:
     model = ModelDrafter(tiny_runner(OTHER), 3, 5)
-    return MixtureDrafter([GrammarDrafter(8), NgramDrafter(8), SuffixDrafter(8), RecycleDrafter(8), model])
+    lookups = {"ngram": NgramDrafter(8), "suffix": SuffixDrafter(8), "recycle": RecycleDrafter(8)}
+    return MixtureDrafter({"grammar": GrammarDrafter(8), **lookups, "model": model})
 
 
 def script(name: str, asked: str, sampling: str) -> ScriptDrafter:

@@ -136,7 +136,8 @@ def test_they_are_the_same_bits_at_any_budget_batch_and_number_of_threads(tmp_pa
 
 
 def test_a_mixture_of_drafters_in_one_batch_changes_no_logprob() -> None:
-    drafter = MixtureDrafter([NgramDrafter(8), RecycleDrafter(8), ModelDrafter(tiny_runner(MODEL), 2, 4)])
+    model = ModelDrafter(tiny_runner(MODEL), 2, 4)
+    drafter = MixtureDrafter({"ngram": NgramDrafter(8), "recycle": RecycleDrafter(8), "model": model})
     engine = make_engine(tiny_runner(MODEL), drafter)
     for sampling, parameters in SAMPLINGS.items():
         request = write(engine, PROMPT, 8, max_tokens=COUNT, seed=5, logprobs=3, **parameters)

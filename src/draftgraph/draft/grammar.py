@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
 
@@ -26,7 +26,9 @@ class GrammarDrafter:
     def __init__(self, depth: int) -> None:
         self._depth = depth
 
-    def propose(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[tuple[TokenGraph, ...]]:
+    def propose(
+        self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
+    ) -> list[tuple[TokenGraph, ...]]:
         return [(self._chain(context, budget),) for context, budget in zip(contexts, budgets, strict=True)]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
