@@ -17,6 +17,7 @@ from typing import Any
 from draftgraph.errors import ParameterError
 
 AUTO = "auto"
+MAX_GRAMMAR = 65_536  # the most characters of a json_schema, regex or grammar
 MAX_BUDGET = 512  # the largest budget a request may ask for; runners have room for it
 
 
@@ -65,11 +66,39 @@ class SamplingParams(Checked):
     seed: int | None = setting(None, "Seed of the noise; the same seed writes the same text.", low=0, high=2**63 - 1)
     stop: tuple[str, ...] = setting((), "End before this text appears; may be given several times.")
     ignore_eos: bool = setting(False, "Do not end at the model's own end tokens.")
+    json_schema: str | None = setting(None, "Write JSON that satisfies this JSON schema.")
+    regex: str | None = setting(None, "Write a text that this regular expression matches, from end to end.")
+    grammar: str | None = setting(None, "Write a text of this grammar, in llguidance's dialect of Lark.")
+    logprobs: int | None = setting(
+        None, "Report each token's log-probability, and as many likeliest tokens beside it.", low=0, high=20
+    )
 
     def __post_init__(self) -> None:
         Checked.__post_init__(self)
         if any(not text for text in self.stop):
             raise ParameterError("an empty stop string", "stop strings of at least one character", "remove it")
+        self._check_constraint()
+
+    @property
+    def constraint(self) -> tuple[str, str] | None:
+        """The name and the text of what constrains the answer: json_schema, regex or grammar; None if nothing does."""
+        asked = (("json_schema", self.json_schema), ("regex", self.regex), ("grammar", self.grammar))
+        return next(((name, text) for name, text in asked if text is not None), None)
+
+    def _check_constraint(self) -> None:
+        texts = [text for text in (self.json_schema, self.regex, self.grammar) if text is not None]
+        if len(texts) > 1:
+            raise ParameterError("several of json_schema, regex and grammar", "one of them", "remove the others")
+        if texts and len(texts[0]) > MAX_GRAMMAR:
+            raise ParameterError(
+                f"a constraint of {len(texts[0])} characters", f"at most {MAX_GRAMMAR} characters", "simplify it"
+            )
+        if texts and not texts[0].isascii() and texts[0] != texts[0].encode(errors="replace").decode():
+            raise ParameterError("a constraint with half a surrogate pair", "text that UTF-8 can hold", "change it")
+        if texts and self.ignore_eos:
+            raise ParameterError(
+                "ignore_eos with a json_schema, regex or grammar", "one of the two", "remove ignore_eos"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,7 +106,8 @@ class DraftConfig(Checked):
     """Who proposes, and how widely."""
 
     draft: str = setting(
-        "ngram,suffix,recycle", "Drafters, comma-separated: ngram, suffix, recycle, model:MODEL; 'off' for none."
+        "grammar,ngram,suffix,recycle",
+        "Drafters, comma-separated: grammar, ngram, suffix, recycle, model:MODEL; 'off' for none.",
     )
     budget: int | str = setting(
         AUTO, "Check at most this many drafted tokens in one target pass; 0 is plain decoding, 'auto' what pays.",

@@ -22,7 +22,7 @@ from draftgraph.environment import OFFLINE, cache_dir, cpu_name, cpuinfo, is_off
 from draftgraph.models.catalog import CATALOG, is_pulled
 
 REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
-OPTIONAL = ("huggingface_hub", "torch")
+OPTIONAL = ("huggingface_hub", "llguidance", "torch")
 
 # The CPU features that the extension also asks for, by the names that /proc/cpuinfo has for them.
 FEATURES = (
@@ -188,6 +188,10 @@ def _missing(versions: dict[str, str | None], extension_problem: str | None) -> 
     if versions["huggingface_hub"] is None:
         missing.append(
             Missing("huggingface_hub", "Hub names (owner/name) cannot be pulled", "pip install 'draftgraph[hub]'")
+        )
+    if versions["llguidance"] is None:
+        missing.append(
+            Missing("llguidance", "json_schema, regex and grammar are refused", "pip install 'draftgraph[grammar]'")
         )
     absent = [entry for entry in CATALOG.values() if not is_pulled(entry)]
     if absent and importlib.util.find_spec("pip") is None:

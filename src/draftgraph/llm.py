@@ -11,6 +11,8 @@ never sees tensors.
 
 from __future__ import annotations
 
+import functools
+import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -34,8 +36,9 @@ from draftgraph.plan.planner import AutoPlanner, FixedPlanner, Planner
 from draftgraph.runner.base import Runner
 from draftgraph.runner.choose import cost_file, frequent_head, open_runner
 from draftgraph.runner.paged import PagedRunner
-from draftgraph.types import Delta, FinishReason
+from draftgraph.types import Delta, FinishReason, TokenLogprobs
 from draftgraph.verify.accept import RULES
+from draftgraph.verify.grammar import Grammars
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[Message]  # a text to continue as it is, or the messages of a chat
@@ -57,6 +60,7 @@ class Completion:
         prompt_tokens: length of the prompt in tokens.
         seed: the seed that repeats this text.
         stats: what it cost and what drafting brought.
+        logprobs: [len(token_ids)] how likely the model alone found each token; None unless `logprobs` was asked for.
     """
 
     text: str
@@ -66,14 +70,15 @@ class Completion:
     finish_reason: FinishReason
     seed: int
     stats: RequestStats
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
     @property
     def completion_tokens(self) -> int:
         return len(self.token_ids)
 
     def to_json(self) -> dict[str, Any]:
-        """Returns the published form."""
-        return {
+        """Returns the published form; `logprobs` is in it where it was asked for."""
+        form = {
             "text": self.text,
             "token_ids": list(self.token_ids),
             "prompt_tokens": self.prompt_tokens,
@@ -82,6 +87,7 @@ class Completion:
             "seed": self.seed,
             "stats": self.stats.to_json(),
         }
+        return form if self.logprobs is None else form | {"logprobs": [_logprobs_json(one) for one in self.logprobs]}
 
 
 class LLM:
@@ -110,7 +116,7 @@ class LLM:
             prompts: one prompt, or a list of strings or of message lists.
             budget: most drafts checked in one target pass; the default is the model's. 0 is plain decoding, "auto" no
                 limit but what pays.
-            sampling: fields of `SamplingParams`.
+            sampling: fields of `SamplingParams`; `json_schema` may also be a dict.
 
         Returns:
             A `Completion`, or a list of them if a list of prompts was given.
@@ -158,6 +164,8 @@ class LLM:
         if isinstance(options.get("stop"), (str, list)):
             stop = options["stop"]
             options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
+        if isinstance(options.get("json_schema"), dict):
+            options["json_schema"] = json.dumps(options["json_schema"])
         (params,) = from_options(options, SamplingParams)
         most = self.budget if budget is None else _most_drafts(DraftConfig(budget=budget))
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
@@ -193,6 +201,7 @@ class Stream(Iterator[Delta]):
             request.finish_reason,
             request.seed,
             request.stats,
+            None if request.logprobs is None else tuple(request.logprobs),
         )
 
     def close(self) -> None:
@@ -231,11 +240,13 @@ def load(
     if drafter is None:
         drafter = build_drafter(_setup(target, draft_config, engine_config, context, planner))
     tokenizer = target.tokenizer
+    encode = functools.partial(tokenizer.encode, special=False)
+    grammars = Grammars(tokenizer.size, target.end_ids, tokenizer.token_bytes, encode)
     engine = Engine(
         runner,
         drafter,
         RULES[engine_config.acceptance],
-        Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes),
+        Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes, grammars.constrain),
         planner=planner,
         merge_length=draft_config.merge,
         prefill_chunk=engine_config.prefill_chunk,
@@ -255,6 +266,11 @@ def is_several(prompts: Any) -> bool:
     if not isinstance(prompts, Sequence) or not prompts:
         raise PromptError(repr(prompts)[:80], "a string, a list of messages, or a list of these", "pass one of them")
     return not all(isinstance(item, Mapping) for item in prompts)
+
+
+def _logprobs_json(one: TokenLogprobs) -> dict[str, Any]:
+    top = [{"token_id": token, "logprob": logprob} for token, logprob in one.top]
+    return {"token_id": one.token, "logprob": one.logprob, "top": top}
 
 
 def _context_length(model: ModelFiles, config: EngineConfig) -> int:

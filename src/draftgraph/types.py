@@ -21,6 +21,7 @@ IntArray = npt.NDArray[np.int32]
 FloatArray = npt.NDArray[np.float32]
 # Probabilities and logits of one row, [vocabulary]. The tests enumerate them in `fractions.Fraction`, hence Any.
 Row = npt.NDArray[Any]
+Mask = npt.NDArray[np.bool_]  # [vocabulary]
 
 TARGET = "target"  # the source of a token that no drafter proposed
 
@@ -30,6 +31,7 @@ class FinishReason(StrEnum):
 
     STOP = "stop"  # a stop id or a stop string
     LENGTH = "length"  # max_tokens or the context length
+    GRAMMAR = "grammar"  # the text can neither go on nor end by its grammar, or the grammar's limits were reached
     CANCELLED = "cancelled"
 
 
@@ -46,6 +48,22 @@ class MergeRule:
     same_depth: bool = False
 
 
+class Constraint(Protocol):
+    """What one request may write, by its grammar; `path` lists tokens after the known ones.
+
+    The answers depend on the tokens alone, and a question changes no answer.
+    """
+
+    def allowed(self, path: Sequence[int]) -> Mask | None:
+        """Returns which tokens may follow `path`; None where the request has ended before."""
+
+    def permits(self, path: Sequence[int]) -> bool:
+        """Whether the text may go on by all of `path`."""
+
+    def forced(self) -> tuple[int, ...]:
+        """Returns tokens that follow the known ones without a choice."""
+
+
 @dataclass(frozen=True, slots=True)
 class Context:
     """What a drafter may know about one request.
@@ -58,6 +76,7 @@ class Context:
         temperature: the request's temperature; 0 is greedy.
         max_depth: no path longer than this can be emitted.
         merge_rule: how graphs for this request merge.
+        constraint: what the request may write; None for anything.
     """
 
     request: int
@@ -66,6 +85,7 @@ class Context:
     temperature: float
     max_depth: int
     merge_rule: MergeRule
+    constraint: Constraint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,6 +176,7 @@ class Window:
         budget: at most this many drafts.
         max_depth: no draft deeper than this below the root.
         vocab_size: drafted ids lie in [0, vocab_size).
+        permits: whether a path of tokens below the root can be accepted at all; None: any can.
     """
 
     known: IntArray
@@ -163,6 +184,7 @@ class Window:
     budget: int
     max_depth: int
     vocab_size: int
+    permits: Callable[[Sequence[int]], bool] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +207,21 @@ Ending = Callable[[Sequence[int]], tuple[int, FinishReason | None]]
 
 
 @dataclass(frozen=True, slots=True)
+class TokenLogprobs:
+    """How likely the model alone finds a token: natural logarithms of the softmax of its raw logits at that place.
+
+    Args:
+        token: the emitted token.
+        logprob: its log-probability.
+        top: the likeliest tokens there, as (id, log-probability), likeliest first, the lower id first on a tie.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Verdict:
     """What the target decided about one tree: the only value that crosses from one step to the next.
 
@@ -196,6 +233,7 @@ class Verdict:
         path: tree nodes to commit, in order: the known tokens and the accepted nodes before the last token.
         finish: why the request ended, or None.
         successors: [rows, k] the target's k likeliest next tokens after each node from `tree.first_row` on.
+        logprobs: [len(tokens)] how likely each emitted token was; None if the request did not ask.
     """
 
     tree: TokenTree
@@ -204,6 +242,7 @@ class Verdict:
     path: tuple[int, ...]
     finish: FinishReason | None
     successors: IntArray
+    logprobs: tuple[TokenLogprobs, ...] | None = None
 
     @property
     def num_accepted(self) -> int:
@@ -220,6 +259,7 @@ class Delta:
         token_ids: new tokens.
         sources: [len(token_ids)] who proposed each token: drafter names, or ("target",).
         finish_reason: set in the last delta.
+        logprobs: [len(token_ids)] how likely each new token was; None if the request did not ask.
     """
 
     request: int
@@ -227,3 +267,4 @@ class Delta:
     token_ids: tuple[int, ...]
     sources: tuple[tuple[str, ...], ...]
     finish_reason: FinishReason | None
+    logprobs: tuple[TokenLogprobs, ...] | None = None

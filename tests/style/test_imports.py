@@ -59,7 +59,7 @@ ONLY: Mapping[str, frozenset[str]] = {
     "runner.kv": frozenset({"types", "errors"}),
 }
 # Imported inside functions, because a user may lack them or because they are slow to import.
-OPTIONAL = {"huggingface_hub", "gguf", "torch"}
+OPTIONAL = {"huggingface_hub", "gguf", "llguidance", "torch"}
 # `doctor` looks at packages one by one and must not fail where one is broken.
 OPTIONAL_IN = {"doctor": {"numpy"}}
 

@@ -99,6 +99,9 @@ class TableTarget:
     def probs(self, path: Sequence[int]) -> np.ndarray:
         return self._table[(*self._text, *self._tree.tokens[list(path)].tolist())]
 
+    def logprobs(self, tokens: Sequence[int], nodes: Sequence[int]) -> None:
+        return None
+
     def successors(self) -> IntArray:
         return np.zeros((len(self._tree.tokens) - self._tree.first_row, 1), np.int32)
 

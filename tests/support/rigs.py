@@ -24,6 +24,7 @@ from draftgraph.runner.base import Runner
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import Context, TargetRows, Verdict, VerifyBatch
 from draftgraph.verify.accept import Rule, match
+from draftgraph.verify.grammar import Grammars
 from support.tiny import random_weights, tiny_config
 
 Logits = Callable[[tuple[int, ...]], np.ndarray]  # text -> [vocabulary]
@@ -125,8 +126,10 @@ def make_engine(
     token_bytes: Callable[[int], bytes] = lambda token: bytes([token % 256]),
     prefill_chunk: int = 64,
     merge_length: int = 2,
+    encode: Callable[[str], list[int]] = lambda text: list(text.encode()),
 ) -> Engine:
-    vocabulary = Vocabulary(runner.vocab_size, frozenset(end_ids), token_bytes)
+    grammars = Grammars(runner.vocab_size, end_ids, token_bytes, encode)
+    vocabulary = Vocabulary(runner.vocab_size, frozenset(end_ids), token_bytes, grammars.constrain)
     return Engine(
         runner, drafter or NoDrafter(), rule, vocabulary, merge_length=merge_length, prefill_chunk=prefill_chunk
     )

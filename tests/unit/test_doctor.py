@@ -148,13 +148,14 @@ def test_a_package_that_is_absent_has_no_version(monkeypatch: pytest.MonkeyPatch
     real = importlib.metadata.version
 
     def version(package: str) -> str:
-        if package in ("huggingface_hub", "tokenizers", "torch"):
+        if package in ("huggingface_hub", "llguidance", "tokenizers", "torch"):
             raise importlib.metadata.PackageNotFoundError(package)
         return real(package)
 
     monkeypatch.setattr("importlib.metadata.version", version)
     report = doctor.examine()
-    assert [report.versions[name] for name in ("huggingface_hub", "tokenizers", "torch")] == [None] * 3
+    assert [report.versions[name] for name in ("huggingface_hub", "llguidance", "tokenizers", "torch")] == [None] * 4
     assert "draftgraph[hub]" in what_is_missing(report)
+    assert "draftgraph[grammar]" in what_is_missing(report)
     assert "pip install tokenizers" in what_is_missing(report)
     assert "torch" not in what_is_missing(report)  # nothing here uses it

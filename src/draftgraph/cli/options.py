@@ -12,11 +12,13 @@ import inspect
 import types
 import typing
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, describe_range
+from draftgraph.data import read_text
 from draftgraph.errors import ParameterError
 
 _PANELS: Mapping[type, str] = {SamplingParams: "Sampling", DraftConfig: "Drafting", EngineConfig: "Engine"}
@@ -26,7 +28,10 @@ _METAVARS: Mapping[str, str] = {
     "draft": "NAMES",
     "corpus": "FILE",
     "budget": "N",
+    "json_schema": "FILE",
+    "grammar": "FILE",
 }
+_TEXTS = ("json_schema", "grammar")  # long texts, which are given as a file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -81,6 +86,8 @@ def _sort(given: Mapping[str, Any], fields: Mapping[str, Any]) -> Options:
             value = int(value)
         elif name == "logit_bias":
             value = dict(map(_parse_bias, value))
+        elif name in _TEXTS:
+            value = read_text(Path(value))
         (sampling if config is SamplingParams else load)[field.name] = value
     return Options(sampling, load)
 

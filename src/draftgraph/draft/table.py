@@ -11,6 +11,7 @@ from pathlib import Path
 
 from draftgraph.config import DraftConfig
 from draftgraph.draft.base import Advice, Drafter, Growth, NoDrafter
+from draftgraph.draft.grammar import GrammarDrafter
 from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter, coupled, drawn
 from draftgraph.draft.ngram import NgramDrafter
@@ -56,6 +57,7 @@ def _model(setup: DraftSetup, source: str, argument: str) -> Drafter:
 
 # name -> how to build it from the setup, the name under which it proposes, and what stands after "name:". Cheap first.
 DRAFTERS: Mapping[str, Callable[[DraftSetup, str, str], Drafter]] = {
+    "grammar": lambda setup, *_: GrammarDrafter(setup.config.depth),
     "ngram": lambda setup, *_: NgramDrafter(setup.config.depth),
     "suffix": lambda setup, *_: SuffixDrafter(setup.config.depth, setup.corpus, setup.keep_requests),
     "recycle": lambda setup, *_: RecycleDrafter(setup.config.depth, setup.keep_requests),

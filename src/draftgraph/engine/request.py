@@ -20,8 +20,9 @@ from draftgraph.engine.stats import RequestStats
 from draftgraph.engine.text import TextStream
 from draftgraph.plan.planner import Expense
 from draftgraph.rng import Noise, fresh_seed, noise_for
-from draftgraph.types import TARGET, Context, Delta, FinishReason, MergeRule, Verdict, Window
+from draftgraph.types import TARGET, Context, Delta, FinishReason, MergeRule, TokenLogprobs, Verdict, Window
 from draftgraph.verify.distribution import SamplingContext
+from draftgraph.verify.grammar import GrammarConstraint, no_grammars
 
 
 class State(StrEnum):
@@ -35,11 +36,12 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Vocabulary:
-    """What a request needs of its model's words. Per model."""
+    """What a request needs of its model's words. Per model; `constrain` is `Grammars.constrain`."""
 
     size: int
     end_ids: frozenset[int]
     token_bytes: Callable[[int], bytes]
+    constrain: Callable[[SamplingParams], GrammarConstraint | None] = no_grammars
 
 
 @dataclass(slots=True)
@@ -51,6 +53,9 @@ class Request:
         budget: most drafts in one of its trees.
         limit: most tokens it may write: max_tokens, or what the context leaves.
         merge_length: see `MergeRule`.
+
+    Raises:
+        ParameterError, MissingPackageError: what is to constrain its text cannot be used.
     """
 
     id: int
@@ -62,6 +67,8 @@ class Request:
     vocabulary: Vocabulary
     tokens: list[int] = field(init=False)
     sources: list[tuple[str, ...]] = field(default_factory=list)
+    constraint: GrammarConstraint | None = field(init=False)
+    logprobs: list[TokenLogprobs] | None = field(init=False)
     seed: int = field(init=False)
     noise: Noise = field(init=False)
     text: str = ""
@@ -75,6 +82,8 @@ class Request:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
+        self.constraint = self.vocabulary.constrain(self.sampling)
+        self.logprobs = None if self.sampling.logprobs is None else []
         self.seed = fresh_seed() if self.sampling.seed is None else self.sampling.seed
         self.noise = noise_for(self.sampling.temperature, self.seed)
         self._stream = TextStream(self.vocabulary.token_bytes, self.sampling.stop)
@@ -106,18 +115,19 @@ class Request:
         """Returns what a drafter may know."""
         temperature = self.sampling.temperature
         rule = MergeRule(self.merge_length, same_depth=temperature > 0)
-        return Context(self.id, self.tokens, self.noise, temperature, self._max_depth, rule)
+        return Context(self.id, self.tokens, self.noise, temperature, self._max_depth, rule, self.constraint)
 
     def sampling_context(self) -> SamplingContext:
         """Returns what the target distribution depends on besides the logits."""
-        return SamplingContext(self.tokens, self.num_prompt, self.sampling)
+        return SamplingContext(self.tokens, self.num_prompt, self.sampling, self.constraint)
 
     def window(self, chunk: int) -> Window:
         """Returns the next known tokens to compute, at most `chunk` of them, and what drafts may follow."""
         end = min(len(self.tokens), self.num_computed + chunk)
         known = np.asarray(self.tokens[self.num_computed : end], np.int32)
         complete = end == len(self.tokens)
-        return Window(known, complete, self.step_budget, self._max_depth, self.vocabulary.size)
+        permits = None if self.constraint is None else self.constraint.permits
+        return Window(known, complete, self.step_budget, self._max_depth, self.vocabulary.size, permits)
 
     def ending(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """Returns how many of `tokens` plain decoding would write, and why it would end there. Modifies nothing."""
@@ -127,6 +137,9 @@ class Request:
                 return count, FinishReason.STOP
             if stream.push(token)[1]:
                 return count, FinishReason.STOP
+            reason = None if self.constraint is None else self.constraint.ending(tokens[:count])
+            if reason is not None:
+                return count, reason
             if self.num_written + count == self.limit:
                 return count, FinishReason.LENGTH
         return len(tokens), None
@@ -144,6 +157,10 @@ class Request:
                 text += self._stream.push(token)[0]
         sources = tuple(verdict.tree.sources[node] if node >= 0 else (TARGET,) for node in verdict.nodes)
         self.sources.extend(sources)
+        if self.logprobs is not None:
+            self.logprobs.extend(verdict.logprobs or ())
+        if self.constraint is not None and verdict.finish is None:
+            self.constraint.advance(verdict.tokens)
         self.stats.record(verdict, expense, now, decoding=self.state is State.DECODE)
         if verdict.tokens and self.state is State.PREFILL:
             self.state = State.DECODE
@@ -151,5 +168,5 @@ class Request:
             self.state, self.finish_reason = State.FINISHED, verdict.finish
             text += self._stream.flush()
         self.text += text
-        self.deltas.append(Delta(self.id, text, verdict.tokens, sources, verdict.finish))
+        self.deltas.append(Delta(self.id, text, verdict.tokens, sources, verdict.finish, verdict.logprobs))
         return self.deltas[-1]

@@ -33,7 +33,8 @@ def select(
 
     Nodes are taken in the order of their path's acceptance, best first over all requests, ties in the order of
     insertion; a child never comes before its parent, so any prefix of the order is a tree for each request and the best
-    choice of its size. Tokens outside the vocabulary are dropped with all that would follow them.
+    choice of its size. Tokens outside the vocabulary are dropped with all that would follow them, and so is what the
+    request can never write.
     """
     unrollings = [
         _Unrolling(i, graph, window, value) for i, (graph, window) in enumerate(zip(graphs, windows, strict=True))
@@ -62,9 +63,11 @@ class _Unrolling:
         self._window = window
         self._value = value
         self._picked: list[tuple[Edge, int, float]] = []  # (edge, parent among the picked, path acceptance)
+        self._paths: list[tuple[int, ...]] = []  # the tokens from below the root to each of the picked
         self._heap: list[tuple[float, int, Edge, int, int]] = []  # (-path acceptance, order, edge, parent, depth)
         self._order = 0
         self._push(0, -1, 1.0, 1)
+        self._drop_forbidden()
 
     @property
     def best(self) -> float:
@@ -74,8 +77,23 @@ class _Unrolling:
     def take(self) -> None:
         """Picks that node; its children may follow."""
         negated, _, edge, parent, depth = heapq.heappop(self._heap)
+        self._paths.append(self._path(edge, parent))
         self._picked.append((edge, parent, -negated))
         self._push(edge.child, len(self._picked) - 1, -negated, depth + 1)
+        self._drop_forbidden()
+
+    def _path(self, edge: Edge, parent: int) -> tuple[int, ...]:
+        return (*(self._paths[parent] if parent >= 0 else ()), self._graph.tokens[edge.child])
+
+    def _drop_forbidden(self) -> None:
+        """Drops what the request can never write from the front of the queue."""
+        permits = self._window.permits
+        while permits is not None and self._heap:
+            _, _, edge, parent, _ = self._heap[0]
+            # NOTE: a draw's fate must not depend on its token, so a drawn child is verified whatever it is.
+            if edge.draw is not None or permits(self._path(edge, parent)):
+                return
+            heapq.heappop(self._heap)
 
     def tree(self, count: int) -> TokenTree:
         """Returns the tree of the first `count` nodes picked."""

@@ -16,7 +16,7 @@ import numpy as np
 
 from draftgraph.graph.encode import children_by_token
 from draftgraph.rng import Noise
-from draftgraph.types import Ending, IntArray, Row, TokenTree, Verdict
+from draftgraph.types import Ending, IntArray, Row, TokenLogprobs, TokenTree, Verdict
 
 
 class Target(Protocol):
@@ -34,6 +34,9 @@ class Target(Protocol):
 
     def successors(self) -> IntArray:
         """Returns [rows, k]: the target's likeliest next tokens."""
+
+    def logprobs(self, tokens: Sequence[int], nodes: Sequence[int]) -> tuple[TokenLogprobs, ...] | None:
+        """Returns how likely each of the emitted `tokens`, accepted at `nodes`, was; None if nobody asked."""
 
 
 # Walks one tree from its root. Returns the emitted tokens, each with the node it was accepted at; the last one, the
@@ -120,12 +123,14 @@ def accept(
 def _verdict(rule: Rule, tree: TokenTree, target: Target, noise: Noise, ending: Ending) -> Verdict:
     walk = rule(tree, target, noise) if tree.draws_next else []
     num_kept, finish = ending([token for token, _ in walk])
+    tokens = tuple(token for token, _ in walk[:num_kept])
     nodes = tuple(node for _, node in walk[:num_kept])
     return Verdict(
         tree=tree,
-        tokens=tuple(token for token, _ in walk[:num_kept]),
+        tokens=tokens,
         nodes=nodes,
         path=tuple(range(tree.num_known)) + nodes[:-1],
         finish=finish,
         successors=target.successors(),
+        logprobs=target.logprobs(tokens, nodes),
     )

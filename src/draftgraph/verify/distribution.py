@@ -4,8 +4,8 @@ In: raw logits of a tree's rows and one request's sampling parameters. Out: for 
 scores and probabilities of the next token. Penalties count the path's own tokens, so a node is judged as plain
 decoding would judge it at that place. Never sees drafts' probabilities, models or caches.
 
-Order: repetition penalty, presence and frequency penalties, logit bias, temperature, top-k, top-p, min-p. Ties at a
-border are kept by the lowest id.
+Order: the grammar's mask, repetition penalty, presence and frequency penalties, logit bias, temperature, top-k, top-p,
+min-p. Ties at a border are kept by the lowest id.
 """
 
 from __future__ import annotations
@@ -20,19 +20,22 @@ import numpy.typing as npt
 from draftgraph.config import SamplingParams
 from draftgraph.errors import ModelFileError
 from draftgraph.kernels.likeliest import likeliest
-from draftgraph.types import FloatArray, IntArray, Row, TargetRows, TokenTree
+from draftgraph.types import Constraint, FloatArray, IntArray, Row, TargetRows, TokenLogprobs, TokenTree
 from draftgraph.verify.filters import Scores, keep, softmax
+from draftgraph.verify.logprobs import token_logprobs
 
 NUM_SUCCESSORS = 8  # of each verified node, reported to the drafters (Token Recycling keeps 8)
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingContext:
-    """One request as the distribution sees it: all its known tokens, how many are the prompt, and how it samples."""
+    """One request as the distribution sees it: all its known tokens, how many are the prompt, how it samples, and what
+    it may write."""
 
     tokens: Sequence[int]
     num_prompt: int
     sampling: SamplingParams
+    constraint: Constraint | None = None
 
 
 class TargetDistribution:
@@ -63,14 +66,14 @@ class TargetDistribution:
         Raises:
             ModelFileError: the model computed a value that is not a number.
         """
-        node = path[-1] if path else self._tree.root
-        logits: Scores = self._rows[node - self._tree.first_row].astype(np.float64)
+        logits: Scores = self._row(path[-1] if path else self._tree.root).astype(np.float64)
         if not np.isfinite(logits.max()):
             raise ModelFileError(
                 "the model computed logits that are not finite",
                 "finite logits",
                 "check the model file: its weights are damaged",
             )
+        self._constrain(logits, path)
         sampling = self._context.sampling
         self._penalise(logits, path)
         for token, bias in sampling.logit_bias.items():
@@ -92,6 +95,31 @@ class TargetDistribution:
     def successors(self) -> IntArray:
         """Returns [rows, k]: the ids of the k largest raw logits of each row, largest first."""
         return likeliest(self._rows, NUM_SUCCESSORS)
+
+    def logprobs(self, tokens: Sequence[int], nodes: Sequence[int]) -> tuple[TokenLogprobs, ...] | None:
+        """Returns how likely each emitted token was at its own place; None if the request did not ask.
+
+        Args:
+            tokens: emitted tokens, the first one after the root.
+            nodes: [len(tokens)] where each was accepted; the last one may be -1.
+        """
+        count = self._context.sampling.logprobs
+        if count is None:
+            return None
+        before = (self._tree.root, *nodes)
+        return tuple(token_logprobs(self._row(node), token, count) for token, node in zip(tokens, before, strict=False))
+
+    def _row(self, node: int) -> FloatArray:
+        row: FloatArray = self._rows[node - self._tree.first_row]
+        return row
+
+    def _constrain(self, logits: Scores, path: Sequence[int]) -> None:
+        """Sets what the grammar does not allow after `path` to -inf in place. Beyond the text's end all stays: the
+        verdict is cut there."""
+        if self._context.constraint is not None:
+            allowed = self._context.constraint.allowed(self._tree.tokens[list(path)].tolist())
+            if allowed is not None:
+                logits[~allowed] = -np.inf
 
     def _penalise(self, logits: Scores, path: Sequence[int]) -> None:
         """Applies the penalties to `logits` in place, counting the context and the path."""

@@ -9,6 +9,7 @@ import pytest
 
 from draftgraph.config import DraftConfig
 from draftgraph.draft.base import Drafter, NoDrafter, root_graph
+from draftgraph.draft.grammar import GrammarDrafter
 from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
@@ -64,7 +65,7 @@ def test_every_member_is_told_what_happened() -> None:
 
 
 @pytest.mark.parametrize(
-    "draft", ["ngram", "suffix", "recycle", "ngram,suffix,recycle", " ngram , suffix", "model:x,ngram"]
+    "draft", ["ngram", "suffix", "recycle", "grammar,ngram,suffix,recycle", " ngram , suffix", "model:x,ngram"]
 )
 def test_what_the_settings_name_is_built_and_writes_what_plain_decoding_writes(draft: str) -> None:
     def logits(text: tuple[int, ...]) -> np.ndarray:
@@ -86,7 +87,10 @@ def test_what_the_settings_name_is_built_and_writes_what_plain_decoding_writes(d
         ("recycle", {"recycle": RecycleDrafter}),
         ("model:x", {"model": ModelDrafter}),
         ("model:x,model:a/y.gguf,ngram", {"ngram": NgramDrafter, "model:x": ModelDrafter, "model:y": ModelDrafter}),
-        (DraftConfig().draft, {"ngram": NgramDrafter, "suffix": SuffixDrafter, "recycle": RecycleDrafter}),
+        (
+            DraftConfig().draft,
+            {"grammar": GrammarDrafter, "ngram": NgramDrafter, "suffix": SuffixDrafter, "recycle": RecycleDrafter},
+        ),
     ],
 )
 def test_a_name_gives_its_drafter(draft: str, kinds: dict[str, type]) -> None:

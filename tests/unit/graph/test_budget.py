@@ -6,6 +6,7 @@ import itertools
 import random
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -192,3 +193,40 @@ def test_each_request_gets_its_own_window_and_the_graphs_are_only_read() -> None
     assert [[dict(edges) for edges in graph.children] for graph in graphs] == before
     with pytest.raises(ValueError, match="shorter"):
         select(graphs, [window(1)])
+
+
+# What the request can never write
+
+
+def test_a_path_that_is_not_permitted_costs_no_row_and_takes_all_that_would_follow_along() -> None:
+    for seed in range(40):
+        graph = random_graph(seed, 12)
+        asked: list[tuple[int, ...]] = []
+
+        def permits(path: Sequence[int], asked: list[tuple[int, ...]] = asked) -> bool:
+            asked.append(tuple(path))
+            return sum(path) % 3 != 1
+
+        about = replace(window(6, max_depth=4), permits=permits)
+        (tree,) = select([graph], [about])
+        paths = {tuple(tree.tokens[path_to(tree.parents, node)][1:].tolist()) for node in range(1, len(tree.tokens))}
+        wanted = {
+            path: share
+            for path, share in unrolled(graph, 4).items()
+            if all(sum(path[:n]) % 3 != 1 for n in range(1, len(path) + 1))
+        }
+        assert paths <= wanted.keys()
+        assert len(paths) == min(6, len(wanted))
+        assert sum(wanted[path] for path in paths) == best_sum(wanted, len(paths))
+        assert len(asked) == len(set(asked)), "a path was asked about twice"
+
+
+def test_a_drawn_child_is_verified_whatever_it_is() -> None:
+    """Its fate must not depend on its token."""
+    graph = TokenGraph([9], MergeRule(0))
+    draft_prob = np.full(VOCAB, 1 / VOCAB)
+    for order, token in enumerate((2, 1)):
+        graph.add(0, token, "model", 0.5, Drawn(draft_prob, order))
+    graph.add(0, 3, "ngram", 0.5)
+    (tree,) = select([graph], [replace(window(5), permits=lambda path: path == (1,))])
+    assert tree.tokens.tolist() == [9, 2, 1]
