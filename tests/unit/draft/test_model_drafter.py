@@ -56,6 +56,9 @@ def context(tokens: Sequence[int], request: int = 0, *, max_depth: int = 50, mer
     return Context(request, tokens, noise, float(sampled), max_depth, MergeRule(merge, same_depth=sampled))
 
 
+ROOT = (root_graph(context([1])), 0)
+
+
 def verdict(about: Context, tokens: Sequence[int], finish: FinishReason | None = None) -> Verdict:
     (tree,) = select([root_graph(about)], [Window(np.asarray(about.tokens[-1:], np.int32), True, 0, 0, VOCAB)])
     return Verdict(tree, tuple(tokens), (-1,) * len(tokens), (0,), finish, np.zeros((1, 0), np.int32))
@@ -287,7 +290,7 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 def test_without_temperature_the_likeliest_tokens_are_proposed_with_their_probability(ranking: Ranking) -> None:
     for seed in range(20):
         logits = random_logits(seed)((1,)).astype(np.float32)
-        found = ranking(context([1]), 0, 0, logits, 4)
+        found = ranking(context([1]), *ROOT, logits, 4)
         probs = probabilities(logits)
         assert [one.token for one in found] == np.argsort(-probs)[:4].tolist()
         assert np.allclose([one.acceptance for one in found], probs[[one.token for one in found]])
@@ -300,7 +303,10 @@ def test_a_coupled_draft_equal_to_the_target_proposes_the_targets_draw_first(tem
         noise = SeededNoise(seed)
         about = Context(0, [1], noise, temperature, 9, MergeRule())
         logits = random_logits(seed)((1,)).astype(np.float32)
-        found = coupled(about, 9, 6, logits, 3)
+        graph = root_graph(about)
+        for node in range(6):
+            graph.add(node, 0, "model", 0.5)
+        found = coupled(about, graph, 6, logits, 3)
         scores = logits.astype(np.float64) / temperature
         assert found[0].token == noise.pick(scores, 7)
         assert [one.token for one in found] == np.argsort(-(scores + noise.gumbel(7, VOCAB)))[:3].tolist()
@@ -320,10 +326,10 @@ def test_a_draft_equal_to_the_target_is_accepted_whole_at_any_temperature() -> N
 @pytest.mark.parametrize("ranking", [coupled, drawn])
 def test_no_more_candidates_than_tokens_and_none_twice(ranking: Ranking, width: int) -> None:
     logits = random_logits(0)((1,)).astype(np.float32)
-    found = ranking(context([1], seed=3), 0, 0, logits, width)
+    found = ranking(context([1], seed=3), *ROOT, logits, width)
     assert len({one.token for one in found}) == len(found) == min(width, VOCAB)
     logits[3] = -np.inf  # cannot be drawn
-    assert (3 in {one.token for one in drawn(context([1], seed=3), 0, 0, logits, VOCAB)}) is False
+    assert (3 in {one.token for one in drawn(context([1], seed=3), *ROOT, logits, VOCAB)}) is False
 
 
 def test_draws_follow_sampling_without_replacement() -> None:
@@ -336,7 +342,7 @@ def test_draws_follow_sampling_without_replacement() -> None:
     num_draws = 20_000
     counts: Counter[tuple[int, int]] = Counter()
     for seed in range(num_draws):
-        first, second = drawn(context([1], seed=seed), 7, 4, logits, 2)
+        first, second = drawn(context([1], seed=seed), *ROOT, logits, 2)
         counts[first.token, second.token] += 1
     expected = {
         (a, b): num_draws * probs[a] * probs[b] / (1 - probs[a]) for a, b in itertools.permutations(range(4), 2)
@@ -349,7 +355,7 @@ def test_draws_carry_one_distribution_their_order_and_an_estimate_that_does_not_
     logits = random_logits(0)((1,)).astype(np.float32)
     probs = probabilities(logits)
     for seed in range(50):
-        found = drawn(context([1], seed=seed), 7, 4, logits, 4)
+        found = drawn(context([1], seed=seed), *ROOT, logits, 4)
         assert [one.draw.order for one in found if one.draw] == [0, 1, 2, 3]
         assert len({id(one.draw.draft_prob) for one in found if one.draw}) == 1
         assert found[0].draw is not None
