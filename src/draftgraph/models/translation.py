@@ -18,6 +18,7 @@ from draftgraph.types import IntArray
 _SPACE = frozenset({b"", *(char.encode() for char in WHITE_SPACE if char.isascii())})
 # Where bytes are no UTF-8, Python decodes each to one of these characters.
 _STRETCHES = re.compile("[\udc80-\udcff]+|[^\udc80-\udcff]+")
+_WORDS = re.compile(r"(?<=\S)(?= \S)")
 
 
 class _Words:
@@ -40,11 +41,15 @@ class _Words:
     def _encode(self, text: str, data: bytes) -> list[int]:
         if "\udc80" <= text[0] <= "\udcff":
             return self._cut(data)
-        ids = self._tokenizer.encode(text, special=False)
-        joined = b"".join(self.pieces[token] for token in ids)
-        if joined == b" " + data:  # a space that the tokenizer puts before every text
+        for written in (text, text.removeprefix(" ")):  # some tokenizers put a space before every text
+            ids = self._tokenizer.encode(written, special=False)
+            joined = b"".join(self.pieces[token] for token in ids)
+            if joined == data:
+                return ids
+        if joined == b" " + data:
             return [*self._cut(self.pieces[ids[0]][1:]), *ids[1:]]
-        return ids if joined == data else self._cut(data)
+        words = _WORDS.split(text)  # the tokenizer changes some of them
+        return self._cut(data) if len(words) == 1 else [i for word in words for i in self._encode(word, word.encode())]
 
     def _cut(self, data: bytes) -> list[int]:
         """Cuts off the longest token again and again."""
