@@ -176,15 +176,16 @@ def translated(graph: TokenGraph, into: TokenGraph, across: Callable[[Sequence[i
 def _shares(graph: TokenGraph, across: Callable[[Sequence[int]], list[int]]) -> dict[tuple[int, ...], float]:
     """Returns for each translated path the probability that the text begins with it.
 
-    A graph has more paths than nodes where hypotheses merge; the likeliest are translated, as many as there are nodes.
+    A graph has more paths than nodes where hypotheses merge: the likeliest are followed, as many as there are nodes.
     """
     shares: dict[tuple[int, ...], float] = {}
     pending: list[tuple[float, int, tuple[int, ...], int]] = [(-1.0, 0, (), 0)]
-    order = 0
-    for _ in range(len(graph)):
+    num_followed = order = 0
+    while pending:
         negated, _, path, node = heapq.heappop(pending)
         rest = -negated
-        for token, edge in graph.children[node].items():
+        num_followed += 1
+        for token, edge in graph.children[node].items() if num_followed <= len(graph) else ():
             order += 1
             heapq.heappush(pending, (negated * edge.acceptance, order, (*path, token), edge.child))
             rest += negated * edge.acceptance

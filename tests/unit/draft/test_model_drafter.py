@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 
 from draftgraph.config import SamplingParams
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import GrowToBudget, Proposals, root_graph
 from draftgraph.draft.model import ModelDrafter, Ranking, coupled, drawn
 from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
@@ -218,6 +218,28 @@ def test_more_requests_than_slots_get_bare_graphs_until_a_slot_is_free() -> None
     contexts = [context([1, n, 3], request=n) for n in (1, 2, 3)]
     graphs = drafter.propose(contexts, [8] * 3)
     assert [graph.num_drafted > 0 for (graph,) in graphs] == [True, True, False]
+
+
+def test_the_growth_policy_is_asked_about_no_request_that_cannot_have_drafts() -> None:
+    """It keeps account of those it let grow, level by level."""
+
+    class Counting(GrowToBudget):
+        asked: Sequence[Context] = ()
+
+        def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
+            self.asked = contexts
+            return [True] * len(contexts)
+
+        def next_level(self, beliefs: Sequence[Sequence[float]], leaves: Sequence[Sequence[float]]) -> Sequence[int]:
+            assert len(beliefs) == len(leaves) == len(self.asked)
+            return super().next_level(beliefs, leaves)
+
+    policy = Counting()
+    drafter = ModelDrafter(CountingRunner(random_logits(0), num_slots=2, context_length=9), 2, 3, growth=policy)
+    contexts = [context([1] * 12, 0), context([1, 2], 1), context([3], 2), context([4], 3), context([5], 4)]
+    graphs = drafter.propose(contexts, [8, 0, 8, 8, 8])  # too long, no budget, two slots, none left
+    assert [about.request for about in policy.asked] == [2, 3]
+    assert [graph.num_drafted > 0 for (graph,) in graphs] == [False, False, True, True, False]
 
 
 @pytest.mark.parametrize("num_known", range(1, 16))

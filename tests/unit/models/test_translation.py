@@ -13,9 +13,8 @@ from draftgraph.models.tokenizer import Tokenizer, tokenizer_from_gguf
 from draftgraph.models.translation import TokenTranslation
 from support.vocabularies import (
     CONTROL,
-    byte_letters,
     byte_level_metadata,
-    learn_merges,
+    learned_metadata,
     sample_texts,
     sentencepiece_metadata,
 )
@@ -41,20 +40,8 @@ def text_of(tokenizer: Tokenizer, ids: list[int]) -> bytes:
     return b"".join(map(tokenizer.token_bytes, ids))
 
 
-def random_tokenizer(words: list[bytes], num_merges: int, shuffle: int = 0) -> Tokenizer:
-    """A byte-level vocabulary with merges learned from these words, whatever their bytes; ids turned by `shuffle`."""
-    letters = byte_letters()
-    merges = learn_merges([tuple(letters[byte] for byte in word) for word in words], num_merges)
-    plain = [*letters, *dict.fromkeys(left + right for left, right in merges)]
-    plain = plain[shuffle % len(plain) :] + plain[: shuffle % len(plain)]
-    return tokenizer_from_gguf(
-        METADATA["bytes"]
-        | {
-            "tokenizer.ggml.tokens": [*CONTROL, *plain],
-            "tokenizer.ggml.token_type": [3] * len(CONTROL) + [1] * len(plain),
-            "tokenizer.ggml.merges": [" ".join(pair) for pair in merges],
-        }
-    )
+def random_tokenizer(words: list[bytes], num_merges: int, turn: int = 0) -> Tokenizer:
+    return tokenizer_from_gguf(learned_metadata(words, num_merges, turn))
 
 
 # The text
@@ -80,10 +67,10 @@ def test_every_byte_of_a_text_arrives_and_comes_back(draft: str, target: str) ->
     st.data(),
 )
 def test_random_vocabularies_and_ids_in_any_order_lose_no_byte(
-    words: list[bytes], num_merges: int, shuffle: int, data: st.DataObject
+    words: list[bytes], num_merges: int, turn: int, data: st.DataObject
 ) -> None:
     """Merges cut characters anywhere; ids in random order are texts that no encoder would write."""
-    draft, target = random_tokenizer(words, num_merges, shuffle), random_tokenizer(words[::2], 30 - num_merges)
+    draft, target = random_tokenizer(words, num_merges, turn), random_tokenizer(words[::2], 30 - num_merges)
     there = TokenTranslation(draft, target)
     ids = data.draw(st.lists(st.integers(len(CONTROL), target.size - 1), max_size=20))
     theirs = there.to_draft(ids)
