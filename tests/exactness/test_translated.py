@@ -72,7 +72,7 @@ def test_a_batch_writes_what_plain_decoding_writes(
         requests = [engine.submit(target.encode_prompt(prompt), params, most) for prompt in PROMPTS]
         outputs.append(run(engine, *requests))
         if drafts is not None:
-            assert sum(request.stats.accepted_nodes for request in requests) > 8
+            assert sum(request.stats.accepted_nodes for request in requests) > 5
     assert outputs[0] == outputs[1]
     assert runner.num_free_slots == 3
 
