@@ -9,6 +9,17 @@ import pytest
 from draftgraph.environment import OFFLINE, is_offline
 from draftgraph.models import catalog
 
+QWEN = "qwen2.5-coder-1.5b-instruct-q4_k_m.gguf"
+
+
+@pytest.fixture(scope="session")
+def qwen_path() -> Path:
+    """A larger model with another vocabulary, which nothing fetches."""
+    path = catalog.cache_dir() / QWEN
+    if not path.exists():
+        pytest.skip(f"{QWEN} is not in {path.parent}; put it there to run this test")
+    return path
+
 
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:

@@ -23,12 +23,14 @@ from draftgraph.config import AUTO, MAX_BUDGET, DraftConfig, EngineConfig, Sampl
 from draftgraph.data import read_text
 from draftgraph.draft.base import Drafter, Growth
 from draftgraph.draft.table import OFF, DraftSetup, build_drafter, check_draft
+from draftgraph.draft.translated import Translation
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.stats import RequestStats
 from draftgraph.errors import ClosedError, ParameterError, PromptError, VocabularyMismatchError
 from draftgraph.models.catalog import CATALOG, Progress, ignore_progress, resolve
 from draftgraph.models.loader import Model, ModelFiles, count_words, load_model, open_files, read_words
+from draftgraph.models.translation import TokenTranslation
 from draftgraph.plan.cost import PassCost
 from draftgraph.plan.growth import ModelGrowth
 from draftgraph.plan.measure import cost_table
@@ -299,35 +301,41 @@ def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineCo
 
 
 def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int, planner: Planner) -> DraftSetup:
-    files: dict[Runner, Path] = {}
+    opened: dict[Runner, Model] = {}
 
     def open_model(argument: str) -> Runner:
         path = resolve(argument)
         model = target if path == target.path else load_model(path)
         difference = target.tokenizer.first_difference(model.tokenizer)
-        if difference is not None:
+        if difference is not None and engine.acceptance == "residual":
             raise VocabularyMismatchError(
-                f"draft model {argument}: {difference}",
-                "a draft model with the target's vocabulary",
-                "choose one of the same family, or another drafter",
+                f"draft model {argument} with --acceptance residual: {difference}",
+                "a draft model with the target's vocabulary, whose draws can be accounted for",
+                "choose one of the same family, or use --acceptance match",
             )
         longest = min(context, model.config.context_length)
         coarse = model is not target  # a model that drafts for itself shows what drafting does, and stays as it is
         reduced = frequent_head(model) if coarse else None
         most = _DRAFT_CHUNK + MAX_BUDGET + _GUESSES
         runner = open_runner(model, model.tokenizer.size, engine, longest, most, reduced=reduced)
-        files[runner] = cost_file(model, engine, coarse=coarse)
+        opened[runner] = model
         return runner
+
+    def translation(runner: Runner) -> Translation | None:
+        tokenizer = opened[runner].tokenizer
+        same = target.tokenizer.first_difference(tokenizer) is None
+        return None if same else TokenTranslation(tokenizer, target.tokenizer)
 
     corpus = _corpus(target, draft.corpus)
     if not isinstance(planner, AutoPlanner):
-        return DraftSetup(draft, engine.acceptance, corpus, open_model)
+        return DraftSetup(draft, engine.acceptance, corpus, open_model, translation)
 
     def growth(source: str, runner: Runner) -> Growth:
-        cost = PassCost(cost_table(runner, files[runner]))
+        model = opened[runner]
+        cost = PassCost(cost_table(runner, cost_file(model, engine, coarse=model is not target)))
         return ModelGrowth(planner, source, cost, draft.depth)
 
-    return DraftSetup(draft, engine.acceptance, corpus, open_model, planner, growth)
+    return DraftSetup(draft, engine.acceptance, corpus, open_model, translation, planner, growth)
 
 
 def _corpus(model: Model, file: str | None) -> list[int]:

@@ -140,8 +140,9 @@ CASES = {
     "a drafter with an argument": (("generate", "good.gguf", *SAY, "--draft", "ngram:3"), "ParameterError", ":3"),
     "a drafter twice": (("generate", "good.gguf", *SAY, "--draft", "ngram,ngram"), "ParameterError", "once"),
     "off with a drafter": (("generate", "good.gguf", *SAY, "--draft", "off,ngram"), "ParameterError", "off"),
-    "a draft model with other words": (
-        ("generate", "good.gguf", *SAY, "--draft", "model:other.gguf"), "VocabularyMismatchError", "other.gguf",
+    "a draft model with other words whose draws count": (
+        ("generate", "good.gguf", *SAY, "--draft", "model:other.gguf", "--acceptance", "residual"),
+        "VocabularyMismatchError", "other.gguf",
     ),
     "an audit of a text that may differ": (
         ("audit", "good.gguf", "--data", "prompts.jsonl", "--acceptance", "residual", "--temperature", "1"),

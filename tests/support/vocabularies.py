@@ -111,6 +111,23 @@ def byte_level_metadata(pre: str = "smollm", num_merges: int = 400) -> dict[str,
     }
 
 
+def learned_metadata(words: list[bytes], num_merges: int, turn: int = 0) -> dict[str, Any]:
+    """Returns GGUF metadata with a byte-level vocabulary whose merges are learned from these words, of any bytes.
+
+    Args:
+        turn: by how many places the ids of the plain tokens are turned.
+    """
+    letters = byte_letters()
+    merges = learn_merges([tuple(letters[byte] for byte in word) for word in words], num_merges)
+    plain = [*letters, *dict.fromkeys(left + right for left, right in merges)]
+    turn %= len(plain)
+    return byte_level_metadata(num_merges=0) | {
+        "tokenizer.ggml.tokens": [*CONTROL, *plain[turn:], *plain[:turn]],
+        "tokenizer.ggml.token_type": [3] * len(CONTROL) + [1] * len(plain),
+        "tokenizer.ggml.merges": [" ".join(pair) for pair in merges],
+    }
+
+
 def sentencepiece_metadata(num_merges: int = 400) -> dict[str, Any]:
     """Returns GGUF metadata with a SentencePiece vocabulary: control tokens, byte tokens, scored pieces."""
     text = "▁" + CORPUS.replace(" ", "▁")

@@ -7,10 +7,12 @@ carry their distribution (`drawn`). It never sees the target.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+import numpy.typing as npt
 
 from draftgraph.draft.base import Growth, GrowToBudget, Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
@@ -20,7 +22,7 @@ from draftgraph.types import Context, Drawn, Extension, FloatArray, Row, Verdict
 
 NAME = "model"
 _PREFILL_CHUNK = 64
-_REACH = 10.0  # nats below the best draw, within which draws are candidates and count in its estimate
+REACH = 10.0  # nats below the best draw, within which draws are candidates and count in its estimate
 _LEAST_GUESS = 0.2  # belief below which a guess is not worth a row of the draft model
 
 
@@ -33,39 +35,42 @@ class Candidate:
     draw: Drawn | None
 
 
-# (context, graph node, its depth, logits [vocabulary] after it, how many) -> the candidates after it, best first. Pure.
-Ranking = Callable[[Context, int, int, FloatArray, int], list[Candidate]]
+# (context, graph, its node, logits [vocabulary] after the node, how many) -> the candidates after it, best first. Pure.
+Ranking = Callable[[Context, TokenGraph, int, FloatArray, int], list[Candidate]]
 # (context, depth of a candidate, its estimate) -> the probability that the target takes it
 Worth = Callable[[Context, int, float], float]
 
 
-def coupled(context: Context, node: int, depth: int, logits: FloatArray, width: int) -> list[Candidate]:
+def coupled(context: Context, graph: TokenGraph, node: int, logits: FloatArray, width: int) -> list[Candidate]:
     """Ranks by log draft_prob + the request's own noise (arXiv 2408.07978): at temperature 0 the likeliest tokens,
-    otherwise the draft model's draws from the very noise that the target will draw with.
-
-    The estimate is the softmax of the ranked quantity: at temperature 0 that is draft_prob itself, otherwise it says by
-    how much a draw won, hence how large a difference between the models it survives. Draws that lost by more than
-    `_REACH` are no candidates, and the softmax leaves them out: a share of it about as large as the probability of all
-    tokens rarer than e^-_REACH together.
-    """
+    otherwise the draft model's draws from the very noise that the target will draw with."""
     if context.temperature == 0:
-        return _likeliest(logits, width)
-    position = len(context.tokens) + depth
-    ids, perturbed = context.noise.contenders(_scaled(context, logits), position, _REACH)
+        return likeliest_candidates(logits, width)
+    position = len(context.tokens) + graph.depths[node]
+    return ranked(*context.noise.contenders(scaled(context, logits), position, REACH), width)
+
+
+def ranked(ids: npt.NDArray[np.int64], perturbed: Row, width: int) -> list[Candidate]:
+    """Returns the `width` ids [k] with the largest perturbed scores [k], which are all within `REACH` of the best.
+
+    The estimate is the softmax of the perturbed scores: it says by how much a draw won, hence how large a difference
+    between the models it survives. What lost by more than `REACH` is left out: a share about as large as the
+    probability of all tokens rarer than e^-REACH together.
+    """
     weights = np.exp(perturbed - perturbed.max())
     weights /= weights.sum()
     return [Candidate(int(ids[place]), float(weights[place]), None) for place in _top(perturbed, width)]
 
 
-def drawn(context: Context, node: int, depth: int, logits: FloatArray, width: int) -> list[Candidate]:
+def drawn(context: Context, graph: TokenGraph, node: int, logits: FloatArray, width: int) -> list[Candidate]:
     """Draws without replacement (Gumbel top-k, arXiv 1903.06059) for the residual rule; at temperature 0 as `coupled`.
 
     The estimate of draw number i is the i-th largest probability: it must not depend on the value that was drawn, or
     selection would bias the text.
     """
     if context.temperature == 0:
-        return coupled(context, node, depth, logits, width)
-    log_prob = _scaled(context, logits)
+        return coupled(context, graph, node, logits, width)
+    log_prob = scaled(context, logits)
     log_prob -= np.log(np.exp(log_prob).sum())
     draft_prob: Row = np.exp(log_prob)
     tokens = _top(log_prob + context.noise.draft_gumbel(len(context.tokens), node, len(logits)), width)
@@ -172,7 +177,7 @@ class _Growth:
         """Adds the candidates that may follow a node with a row. Returns those that made a new node."""
         fresh = []
         depth = self.graph.depths[node]
-        for candidate in ranking(self.context, node, depth, self.branch.rows[self.open_node[node]], width):
+        for candidate in ranking(self.context, self.graph, node, self.branch.rows[self.open_node[node]], width):
             known = len(self.graph)
             child = self.graph.add(node, candidate.token, self.source, candidate.acceptance, candidate.draw)
             if child == known:
@@ -198,6 +203,7 @@ class ModelDrafter:
         ranking: `coupled` or `drawn`.
         growth: how far each graph grows within that and the budget.
         source: the name under which it proposes.
+        unsettled: at most so many known tokens before the root may still change; reading a text commits none of them.
     """
 
     def __init__(
@@ -208,6 +214,7 @@ class ModelDrafter:
         ranking: Ranking = coupled,
         growth: Growth | None = None,
         source: str = NAME,
+        unsettled: int = 0,
     ) -> None:
         self._runner = runner
         self._width = width
@@ -215,19 +222,21 @@ class ModelDrafter:
         self._ranking = ranking
         self._policy = growth or GrowToBudget()
         self._source = source
+        self._unsettled = unsettled
         self._branches: dict[int, _Branch] = {}
 
     def propose(
         self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
     ) -> list[tuple[TokenGraph, ...]]:
         graphs = [root_graph(context) for context in contexts]
-        behind = [self._num_behind(context) for context in contexts]
+        able = self._able(contexts, budgets)
+        asked = [contexts[i] for i in able]
+        behind = [self._num_behind(context) for context in asked]
+        wanted = self._policy.start(asked, behind, [earlier[i] for i in able] if earlier else ())
         growths, guesses = [], []
-        for i, wanted in enumerate(self._policy.start(contexts, behind, earlier)):
-            growth = self._start(contexts[i], budgets[i], graphs[i]) if wanted else None
-            if growth is not None:
-                growths.append(growth)
-                guesses.append(_best_paths(earlier[i], self._policy.num_guesses) if earlier else [])
+        for i in itertools.compress(able, wanted):
+            growths.append(self._start(contexts[i], budgets[i], graphs[i]))
+            guesses.append(_best_paths(earlier[i], self._policy.num_guesses) if earlier else [])
         counts: Sequence[int] = [1] * len(growths)
         while any(counts):
             self._compute(growths, counts, guesses)
@@ -273,25 +282,34 @@ class ModelDrafter:
         branch = self._branches.get(context.request)
         return len(context.tokens) - 1 - (branch.committed if branch else 0)
 
-    def _start(self, context: Context, budget: int, graph: TokenGraph) -> _Growth | None:
-        """Brings the request's slot close to its root; None where the request gets no drafts from this model."""
-        depth = min(self._depth, context.max_depth, self._runner.context_length - len(context.tokens) + 1)
-        if budget == 0 or depth <= 0:
-            return None
+    def _able(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[int]:
+        """Returns which requests can have drafts: there is room for them, and a slot."""
+        able, free = [], self._runner.num_free_slots
+        for i, (context, budget) in enumerate(zip(contexts, budgets, strict=True)):
+            new = context.request not in self._branches
+            if budget and self._depth_of(context) > 0 and (free or not new):
+                able.append(i)
+                free -= new
+        return able
+
+    def _depth_of(self, context: Context) -> int:
+        return min(self._depth, context.max_depth, self._runner.context_length - len(context.tokens) + 1)
+
+    def _start(self, context: Context, budget: int, graph: TokenGraph) -> _Growth:
+        """Brings the request's slot close to its root."""
         branch = self._branches.get(context.request)
         if branch is None:
-            if not self._runner.num_free_slots:
-                return None
             branch = self._branches[context.request] = _Branch(self._runner.open())
         self._commit(branch, ())  # a step that failed left an open tree
         while self._num_behind(context) > _PREFILL_CHUNK:
-            chunk = context.tokens[branch.committed : branch.committed + _PREFILL_CHUNK]
+            settled = len(context.tokens) - 1 - self._unsettled
+            chunk = context.tokens[branch.committed : min(branch.committed + _PREFILL_CHUNK, settled)]
             work = _Pass(branch, 0)
             for parent, token in enumerate(chunk, start=-1):
                 work.add(parent, token)
             self._runner.extend(VerifyBatch((branch.slot,), [work.extension(len(chunk))]))
             self._commit(branch, chunk)
-        return _Growth(context, branch, graph, self._source, budget, depth)
+        return _Growth(context, branch, graph, self._source, budget, self._depth_of(context))
 
 
 def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...]]:
@@ -308,7 +326,7 @@ def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...
     return list(dict.fromkeys(path for _, path in paths))[:count]
 
 
-def _likeliest(logits: FloatArray, width: int) -> list[Candidate]:
+def likeliest_candidates(logits: FloatArray, width: int) -> list[Candidate]:
     """Returns the `width` likeliest tokens with their probabilities at temperature 1."""
     tokens = likeliest(logits[np.newaxis], width)[0]
     weights = np.exp(logits - logits.max())
@@ -316,7 +334,7 @@ def _likeliest(logits: FloatArray, width: int) -> list[Candidate]:
     return [Candidate(int(token), float(prob), None) for token, prob in zip(tokens, probs, strict=True)]
 
 
-def _scaled(context: Context, logits: FloatArray) -> Row:
+def scaled(context: Context, logits: FloatArray) -> Row:
     """Returns [vocabulary]: the logits below their largest, over the temperature, which is not 0."""
     scores = logits.astype(np.float64)
     scores -= scores.max()

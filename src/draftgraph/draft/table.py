@@ -17,6 +17,7 @@ from draftgraph.draft.model import ModelDrafter, coupled, drawn
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.draft.suffix import SuffixDrafter
+from draftgraph.draft.translated import TranslatedDrafter, Translation
 from draftgraph.errors import ParameterError
 from draftgraph.runner.base import Runner
 
@@ -31,7 +32,8 @@ class DraftSetup:
         config: the settings.
         acceptance: the acceptance rule that drafts are made for, "match" or "residual".
         corpus: token ids of the corpus file; empty without one.
-        open_model: opens a model argument as a runner with the target's vocabulary.
+        open_model: opens a model argument as a runner.
+        translation: runner -> how its vocabulary translates to the target's; None: it is the same.
         advice: which sources to ask; None asks all.
         growth: (source, its runner) -> how far it grows its graphs; None: to the budget.
     """
@@ -40,6 +42,7 @@ class DraftSetup:
     acceptance: str
     corpus: Sequence[int]
     open_model: Callable[[str], Runner]
+    translation: Callable[[Runner], Translation | None] = lambda runner: None
     advice: Advice | None = None
     growth: Callable[[str, Runner], Growth] | None = None
 
@@ -52,7 +55,11 @@ def _model(setup: DraftSetup, source: str, argument: str) -> Drafter:
     ranking = {"match": coupled, "residual": drawn}[setup.acceptance]
     runner = setup.open_model(argument)
     growth = setup.growth(source, runner) if setup.growth else None
-    return ModelDrafter(runner, setup.config.width, setup.config.depth, ranking, growth, source)
+    translation = setup.translation(runner)
+    width, depth = setup.config.width, setup.config.depth
+    if translation is None:
+        return ModelDrafter(runner, width, depth, ranking, growth, source)
+    return TranslatedDrafter(runner, translation, width, depth, growth, source)
 
 
 # name -> how to build it from the setup, the name under which it proposes, and what stands after "name:". Cheap first.

@@ -11,7 +11,7 @@ import pytest
 from scipy.stats import chi2
 
 from draftgraph.config import SamplingParams
-from draftgraph.draft.base import root_graph
+from draftgraph.draft.base import GrowToBudget, Proposals, root_graph
 from draftgraph.draft.model import ModelDrafter, Ranking, coupled, drawn
 from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
@@ -54,6 +54,9 @@ def context(tokens: Sequence[int], request: int = 0, *, max_depth: int = 50, mer
     sampled = seed >= 0
     noise = SeededNoise(seed) if sampled else Greedy()
     return Context(request, tokens, noise, float(sampled), max_depth, MergeRule(merge, same_depth=sampled))
+
+
+ROOT = (root_graph(context([1])), 0)
 
 
 def verdict(about: Context, tokens: Sequence[int], finish: FinishReason | None = None) -> Verdict:
@@ -217,6 +220,28 @@ def test_more_requests_than_slots_get_bare_graphs_until_a_slot_is_free() -> None
     assert [graph.num_drafted > 0 for (graph,) in graphs] == [True, True, False]
 
 
+def test_the_growth_policy_is_asked_about_no_request_that_cannot_have_drafts() -> None:
+    """It keeps account of those it let grow, level by level."""
+
+    class Counting(GrowToBudget):
+        asked: Sequence[Context] = ()
+
+        def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
+            self.asked = contexts
+            return [True] * len(contexts)
+
+        def next_level(self, beliefs: Sequence[Sequence[float]], leaves: Sequence[Sequence[float]]) -> Sequence[int]:
+            assert len(beliefs) == len(leaves) == len(self.asked)
+            return super().next_level(beliefs, leaves)
+
+    policy = Counting()
+    drafter = ModelDrafter(CountingRunner(random_logits(0), num_slots=2, context_length=9), 2, 3, growth=policy)
+    contexts = [context([1] * 12, 0), context([1, 2], 1), context([3], 2), context([4], 3), context([5], 4)]
+    graphs = drafter.propose(contexts, [8, 0, 8, 8, 8])  # too long, no budget, two slots, none left
+    assert [about.request for about in policy.asked] == [2, 3]
+    assert [graph.num_drafted > 0 for (graph,) in graphs] == [False, False, True, True, False]
+
+
 @pytest.mark.parametrize("num_known", range(1, 16))
 def test_the_draft_models_own_context_is_never_left(num_known: int) -> None:
     runner = CountingRunner(random_logits(0), context_length=10)  # asserts that nodes stay within
@@ -287,7 +312,7 @@ def probabilities(logits: np.ndarray) -> np.ndarray:
 def test_without_temperature_the_likeliest_tokens_are_proposed_with_their_probability(ranking: Ranking) -> None:
     for seed in range(20):
         logits = random_logits(seed)((1,)).astype(np.float32)
-        found = ranking(context([1]), 0, 0, logits, 4)
+        found = ranking(context([1]), *ROOT, logits, 4)
         probs = probabilities(logits)
         assert [one.token for one in found] == np.argsort(-probs)[:4].tolist()
         assert np.allclose([one.acceptance for one in found], probs[[one.token for one in found]])
@@ -300,7 +325,10 @@ def test_a_coupled_draft_equal_to_the_target_proposes_the_targets_draw_first(tem
         noise = SeededNoise(seed)
         about = Context(0, [1], noise, temperature, 9, MergeRule())
         logits = random_logits(seed)((1,)).astype(np.float32)
-        found = coupled(about, 9, 6, logits, 3)
+        graph = root_graph(about)
+        for node in range(6):
+            graph.add(node, 0, "model", 0.5)
+        found = coupled(about, graph, 6, logits, 3)
         scores = logits.astype(np.float64) / temperature
         _, perturbed = noise.contenders(scores, 7, np.inf)
         best = np.argsort(-perturbed)[:3].tolist()
@@ -326,13 +354,13 @@ def test_a_draft_equal_to_the_target_is_accepted_whole_at_any_temperature() -> N
 def test_no_more_candidates_than_tokens_and_none_twice(ranking: Ranking, width: int) -> None:
     logits = random_logits(0)((1,)).astype(np.float32)
     about = context([1], seed=3)
-    found = ranking(about, 0, 0, logits, width)
+    found = ranking(about, *ROOT, logits, width)
     worth = VOCAB
     if ranking is coupled:  # leaves out what lost by more than 10 nats
         worth = len(about.noise.contenders(logits.astype(np.float64), 1, 10.0)[0])
     assert len({one.token for one in found}) == len(found) == min(width, worth)
     logits[3] = -np.inf  # cannot be drawn
-    assert (3 in {one.token for one in drawn(context([1], seed=3), 0, 0, logits, VOCAB)}) is False
+    assert (3 in {one.token for one in drawn(context([1], seed=3), *ROOT, logits, VOCAB)}) is False
 
 
 def test_draws_follow_sampling_without_replacement() -> None:
@@ -345,7 +373,7 @@ def test_draws_follow_sampling_without_replacement() -> None:
     num_draws = 20_000
     counts: Counter[tuple[int, int]] = Counter()
     for seed in range(num_draws):
-        first, second = drawn(context([1], seed=seed), 7, 4, logits, 2)
+        first, second = drawn(context([1], seed=seed), *ROOT, logits, 2)
         counts[first.token, second.token] += 1
     expected = {
         (a, b): num_draws * probs[a] * probs[b] / (1 - probs[a]) for a, b in itertools.permutations(range(4), 2)
@@ -358,7 +386,7 @@ def test_draws_carry_one_distribution_their_order_and_an_estimate_that_does_not_
     logits = random_logits(0)((1,)).astype(np.float32)
     probs = probabilities(logits)
     for seed in range(50):
-        found = drawn(context([1], seed=seed), 7, 4, logits, 4)
+        found = drawn(context([1], seed=seed), *ROOT, logits, 4)
         assert [one.draw.order for one in found if one.draw] == [0, 1, 2, 3]
         assert len({id(one.draw.draft_prob) for one in found if one.draw}) == 1
         assert found[0].draw is not None
