@@ -180,8 +180,25 @@ class _Growth:
         return sorted(kept, key=lambda node: -self.belief[node])[: max(room, 0)]
 
 
+@dataclass(slots=True)
+class _Step:
+    """What the requests of one step share.
+
+    Args:
+        present: the requests.
+        left: how many tokens of long texts may still be read.
+        promised: blocks that the graphs begun so far may yet take.
+    """
+
+    present: frozenset[int]
+    left: int
+    promised: int = 0
+
+
 class ModelDrafter:
     """Proposes a graph per request, grown by `runner`'s model. Owns one of its slots per request in progress.
+
+    A request that finds no slot or no memory, or whose text is being read by and by, gets no drafts in that step.
 
     Args:
         runner: the draft model, with the target's vocabulary.
@@ -214,9 +231,12 @@ class ModelDrafter:
     ) -> list[tuple[TokenGraph, ...]]:
         graphs = [root_graph(context) for context in contexts]
         behind = [self._num_behind(context) for context in contexts]
+        # With company, what a step reads of long texts is limited, so that nobody waits for all of another's text.
+        left = _PREFILL_CHUNK if len(contexts) > 1 else self._runner.context_length
+        step = _Step(frozenset(context.request for context in contexts), left)
         growths, guesses = [], []
         for i, wanted in enumerate(self._policy.start(contexts, behind, earlier)):
-            growth = self._start(contexts[i], budgets[i], graphs[i]) if wanted else None
+            growth = self._start(contexts[i], budgets[i], graphs[i], step) if wanted else None
             if growth is not None:
                 growths.append(growth)
                 guesses.append(_best_paths(earlier[i], self._policy.num_guesses) if earlier else [])
@@ -265,25 +285,61 @@ class ModelDrafter:
         branch = self._branches.get(context.request)
         return len(context.tokens) - 1 - (branch.committed if branch else 0)
 
-    def _start(self, context: Context, budget: int, graph: TokenGraph) -> _Growth | None:
+    def _start(self, context: Context, budget: int, graph: TokenGraph, step: _Step) -> _Growth | None:
         """Brings the request's slot close to its root; None where the request gets no drafts from this model."""
         depth = min(self._depth, context.max_depth, self._runner.context_length - len(context.tokens) + 1)
-        if budget == 0 or depth <= 0:
+        branch = self._branch(context, step) if budget > 0 and depth > 0 else None
+        if branch is None or not self._has_room(branch, self._most_nodes(context, budget), step):
             return None
-        branch = self._branches.get(context.request)
-        if branch is None:
-            if not self._runner.num_free_slots:
+        while self._num_behind(context) > _PREFILL_CHUNK and step.left > 0:
+            self._read_chunk(context, branch)
+            step.left -= _PREFILL_CHUNK
+        behind = self._num_behind(context)
+        if behind > self._depth:
+            if behind > step.left:
                 return None
-            branch = self._branches[context.request] = _Branch(self._runner.open())
-        self._commit(branch, ())  # a step that failed left an open tree
-        while self._num_behind(context) > _PREFILL_CHUNK:
-            chunk = context.tokens[branch.committed : branch.committed + _PREFILL_CHUNK]
-            work = _Pass(branch, 0)
-            for parent, token in enumerate(chunk, start=-1):
-                work.add(parent, token)
-            self._runner.extend(VerifyBatch((branch.slot,), [work.extension(len(chunk))]))
-            self._commit(branch, chunk)
+            step.left -= behind
+        step.promised += self._runner.blocks_needed(branch.slot, self._most_nodes(context, budget))
         return _Growth(context, branch, graph, self._source, budget, depth)
+
+    def _branch(self, context: Context, step: _Step) -> _Branch | None:
+        """Returns the request's branch, its open tree empty; None if there is no slot for it."""
+        branch = self._branches.get(context.request)
+        if branch is not None:
+            self._commit(branch, ())  # a step that failed left an open tree
+            return branch
+        if not self._runner.num_free_slots:
+            self._release_absent(step)
+        if not self._runner.num_free_slots:
+            return None
+        slot = self._runner.open()
+        self._branches[context.request] = _Branch(slot, self._runner.reuse(slot, context.tokens[:-1]))
+        return self._branches[context.request]
+
+    def _most_nodes(self, context: Context, budget: int) -> int:
+        """The most nodes a request's open tree can have in one step."""
+        return self._num_behind(context) + 1 + budget + self._policy.num_guesses
+
+    def _has_room(self, branch: _Branch, num_nodes: int, step: _Step) -> bool:
+        """Whether the memory has room for so many more nodes, once those that may go are gone."""
+        needed = step.promised + self._runner.blocks_needed(branch.slot, num_nodes)
+        if needed > self._runner.blocks.available:
+            self._release_absent(step)
+        return needed <= self._runner.blocks.available
+
+    def _release_absent(self, step: _Step) -> None:
+        """Releases the slots of requests that are not in the batch: they wait, and can read their texts again."""
+        for request in self._branches.keys() - step.present:
+            self._runner.release(self._branches.pop(request).slot)
+
+    def _read_chunk(self, context: Context, branch: _Branch) -> None:
+        """Commits the next known tokens before the root."""
+        chunk = context.tokens[branch.committed : branch.committed + _PREFILL_CHUNK]
+        work = _Pass(branch, 0)
+        for parent, token in enumerate(chunk, start=-1):
+            work.add(parent, token)
+        self._runner.extend(VerifyBatch((branch.slot,), [work.extension(len(chunk))]))
+        self._commit(branch, chunk)
 
 
 def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...]]:

@@ -17,6 +17,7 @@ from draftgraph.models.gguf import GgufFile
 from draftgraph.models.loader import Model
 from draftgraph.models.quantize import QuantizedFolder
 from draftgraph.runner.head import ReducedHead
+from draftgraph.runner.kv import BLOCK, blocks_for
 from draftgraph.runner.native import NativeRunner, why_not
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.runner.reference import ReferenceRunner
@@ -44,6 +45,7 @@ def open_runner(
             f"--runner native with {model.name}: {obstacle}", "--runner auto or reference", "see `draftgraph doctor`"
         )
     vocab_size = model.tokenizer.size
+    num_cells = blocks_for(config.kv_tokens or 0) * BLOCK
     if config.runner == "reference" or obstacle is not None:
         weights = load_weights(source, model.config)
         return ReferenceRunner(
@@ -53,6 +55,7 @@ def open_runner(
             context_length=context_length,
             num_slots=config.slots,
             max_open=max_open,
+            num_cells=num_cells,
         )
     return NativeRunner(
         source,
@@ -61,6 +64,7 @@ def open_runner(
         context_length=context_length,
         num_slots=config.slots,
         max_open=max_open,
+        num_cells=num_cells,
         threads=config.threads or num_cores(),
         level=kernel_level(),
         packed=str(_packed_file(model, config.quantize, coarse)) if config.packed == "keep" else "",
