@@ -10,7 +10,6 @@ import pytest
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.recycle import RecycleDrafter
@@ -20,7 +19,7 @@ from draftgraph.models.loader import Model, load_model
 from draftgraph.runner.native import NativeRunner, why_not
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import Extension, VerifyBatch
-from support.rigs import ScriptDrafter, make_engine, run, write
+from support.rigs import ScriptDrafter, make_engine, mixture, run, write
 from support.tiny import tiny_config, tiny_tokenizer, write_gguf, write_hf_folder
 
 native = pytest.importorskip("draftgraph._native", reason="the extension is not built")
@@ -121,7 +120,7 @@ def drafters(model: Model) -> dict[str, Drafter]:
     rng = random.Random(1)
     return {
         "model": ModelDrafter(make_runner(model), 3, 4),
-        "mixture": MixtureDrafter([NgramDrafter(6), SuffixDrafter(6), RecycleDrafter(6)]),
+        "mixture": mixture(NgramDrafter(6), SuffixDrafter(6), RecycleDrafter(6)),
         "noise": ScriptDrafter(lambda context: [(rng.randrange(i + 1), rng.randrange(300)) for i in range(12)]),
     }
 
