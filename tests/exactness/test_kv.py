@@ -194,6 +194,7 @@ class Cache(RuleBasedStateMachine):
         self.texts[slot] += [tokens[node] for node in path]
         self.trees[slot] = ([], [])
         self.written.append(list(self.texts[slot]))
+        assert self.runner._slots[slot].text == self.texts[slot]
         assert_fresh(self.runner, slot, self.texts[slot])
 
     @precondition(lambda self: self.texts)

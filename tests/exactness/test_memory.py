@@ -150,7 +150,8 @@ def test_a_text_that_starts_from_another_s_blocks_is_the_same(drafter: str, bloc
     for sampling in SAMPLINGS:
         runner = tiny_runner(model)
         engine = make_engine(runner, DRAFTERS[drafter](lambda seed: tiny_runner(small_model(family, seed=seed))))
-        for end in ((7,), (7, 8, 9), (3,), (), prompt_of(30, seed=1)):
+        again = prompt_of(7, seed=2)  # with its first written token it fills three blocks
+        for end in ((7,), (7, 8, 9), (3,), (), again, again, prompt_of(30, seed=1)):
             request = submit(engine, (*prefix, *end), sampling)
             finish(engine, runner)
             assert result(request) == alone(family, (*prefix, *end), sampling)
@@ -219,11 +220,13 @@ def test_two_requests_that_read_one_text_side_by_side_end_with_one_copy(block: i
 
 
 def test_a_preempted_request_finds_its_own_blocks_again() -> None:
+    """Those that hold what it wrote too: drafts were accepted and rejected on the way."""
     runner = tiny_runner(small_model("llama", seed=1))
-    engine = make_engine(runner)
+    engine = make_engine(runner, ModelDrafter(tiny_runner(small_model("llama", seed=1)), 3, 5))
     request = submit(engine, prompt_of(50), "sampled")
-    for _ in range(6):
+    while request.num_written < 20:
         engine.step()
+    assert 0 < request.stats.accepted_nodes < request.stats.verified_rows - request.stats.target_passes
     before = request.num_computed
     engine.scheduler.preempt(request)
     assert runner.blocks.used == 0
