@@ -94,7 +94,9 @@ def compare(sides: dict[str, Side], prompts: list[list[int]], long_prompt: list[
         for name in order:
             _, seconds, texts[name] = sides[name](ids, count)
             decode[name].append((count - 1) / seconds)
-            prefill[name].append(len(long_prompt) / sides[name](long_prompt, 1)[0])
+            # Rotated, so that nothing is left in memory of the prompt before.
+            rotated = long_prompt[number:] + long_prompt[:number]
+            prefill[name].append(len(rotated) / sides[name](rotated, 1)[0])
         pairs = zip(*texts.values(), strict=True)
         equal.append(next((i for i, (a, b) in enumerate(pairs) if a != b), count))
     return {

@@ -129,7 +129,10 @@ class EngineConfig(Checked):
 
     context: int | None = setting(None, "Context length in tokens; the default is the model's, at most 4096.", low=2)
     slots: int = setting(8, "Requests that advance together; more wait their turn.", low=1, high=1024)
-    prefill_chunk: int = setting(64, "Prompt tokens read in one step per request.", low=1, high=8192)
+    kv_tokens: int | None = setting(
+        None, "Tokens the key-value cache holds for all requests together; the default lets every slot be full.", low=2
+    )
+    prefill_chunk: int = setting(64, "Prompt tokens read in one step, of all requests together.", low=1, high=8192)
     runner: str = setting(
         "auto", "What computes the model: the C++ core where it can ('auto'), or one of the two.",
         choices=("auto", "native", "reference"),

@@ -278,9 +278,15 @@ def _logprobs_json(one: TokenLogprobs) -> dict[str, Any]:
 def _context_length(model: ModelFiles, config: EngineConfig) -> int:
     longest = model.config.context_length
     if config.context is None:
-        return min(longest, _DEFAULT_CONTEXT)
+        return min(longest, _DEFAULT_CONTEXT, config.kv_tokens or longest)
     if config.context > longest:
         raise ParameterError(f"context={config.context}", f"at most {longest}, the model's own", "lower --context")
+    if config.kv_tokens is not None and config.context > config.kv_tokens:
+        raise ParameterError(
+            f"context={config.context} with kv_tokens={config.kv_tokens}",
+            "a context that the key-value cache can hold",
+            "lower --context or raise --kv-tokens",
+        )
     return config.context
 
 

@@ -23,7 +23,7 @@ from support.tiny import write_gguf
 
 STATS = {
     "target_passes", "tokens_per_step", "prefill_seconds", "decode_seconds", "decode_tokens_per_second",
-    "drafted_nodes", "verified_rows", "merged_nodes", "accepted_nodes", "by_source",
+    "drafted_nodes", "verified_rows", "merged_nodes", "accepted_nodes", "by_source", "reused_tokens", "preemptions",
 }  # fmt: skip
 WRITE = ("--max-tokens", "40", "--seed", "7", "--temperature", "0.8", "--ignore-eos")
 

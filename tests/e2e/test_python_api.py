@@ -219,3 +219,29 @@ def test_two_models_do_not_disturb_each_other(model: Path, tmp_path: Path) -> No
         texts = ["".join(delta.text for delta in stream) for stream in streams]
         assert texts == [one.generate("hello", **DRAWN).text, two.generate("hello", **DRAWN).text]
     assert texts[0] != texts[1]
+
+
+def test_a_small_cache_changes_no_text(model: Path) -> None:
+    """Eight slots, and memory for two of these texts: requests wait, lose their slots and start from each other's."""
+    prompts = ["hello, this is a longer prompt of many words, and it goes on", HELLO, "the other one", "hello, this is"]
+    options = {**DRAWN, "max_tokens": 60}
+    with dg.load(model, threads=1) as roomy:
+        wanted = [roomy.generate(prompt, **options).token_ids for prompt in prompts]
+    with dg.load(model, threads=1, kv_tokens=160, prefill_chunk=8) as small:
+        for _ in range(2):
+            assert [done.token_ids for done in small.generate(prompts, **options)] == wanted
+        load = small.engine.scheduler.load()
+    assert (load.blocks_total, load.blocks_used) == (10, 0)
+    assert load.preemptions > 0
+    assert load.reused_tokens > 0
+
+
+def test_the_context_is_what_the_cache_can_hold(model: Path) -> None:
+    with dg.load(model, kv_tokens=50) as llm:
+        assert llm.runner.context_length == 50
+        with pytest.raises(PromptError, match="50") as error:
+            llm.generate("a b " * 50)
+        assert "--kv-tokens" in error.value.remedy
+    with pytest.raises(ParameterError, match="kv_tokens=50") as refused:
+        dg.load(model, kv_tokens=50, context=51)
+    assert "--kv-tokens" in refused.value.remedy

@@ -19,10 +19,11 @@ from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.engine.request import State
 from draftgraph.errors import CapacityError
 from draftgraph.models.base import ModelConfig, ModelWeights
+from draftgraph.runner import kv
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import Extension, VerifyBatch
 from draftgraph.verify.accept import match, residual
-from support.rigs import ScriptDrafter, make_engine, mixture, scripts, small_model, tiny_runner, write
+from support.rigs import ScriptDrafter, make_engine, mixture, scripts, set_block, small_model, tiny_runner, write
 
 PROMPT = (5, 9, 33, 5, 9, 70, 2, 5, 9, 5, 9)
 
@@ -135,9 +136,14 @@ def test_the_cache_gives_back_its_blocks_and_takes_no_more_than_it_was_given() -
 class Cache(RuleBasedStateMachine):
     """Any sequence of opening, extending, committing and releasing, beside the texts that the slots should hold."""
 
+    block = kv.BLOCK
+
     def __init__(self) -> None:
         super().__init__()
+        self.patch = pytest.MonkeyPatch()
+        set_block(self.patch, self.block)
         self.runner = tiny_runner(model(), num_slots=3)
+        self.written: list[list[int]] = [[]]
         self.texts: dict[int, list[int]] = {}
         self.trees: dict[int, tuple[list[int], list[int]]] = {}
 
@@ -147,6 +153,19 @@ class Cache(RuleBasedStateMachine):
         slot = self.runner.open()
         assert slot not in self.texts
         self.texts[slot], self.trees[slot] = [], ([], [])
+
+    @precondition(lambda self: len(self.texts) < 3)
+    @rule(pick=st.integers(0, 99), length=st.integers(0, 99))
+    def open_with(self, pick: int, length: int) -> None:
+        """Opens a slot with what is left of a text that some slot has held, and makes it end differently."""
+        text = self.written[pick % len(self.written)]
+        tokens = [*text[: length % (len(text) + 1)], pick % 96]
+        self.open()
+        slot = list(self.texts)[-1]
+        found = self.runner.reuse(slot, tokens)
+        assert found % self.block == 0
+        self.texts[slot] += tokens[:found]
+        assert_fresh(self.runner, slot, self.texts[slot])
 
     @precondition(lambda self: self.texts)
     @rule(
@@ -174,6 +193,8 @@ class Cache(RuleBasedStateMachine):
         self.runner.commit(slot, path)
         self.texts[slot] += [tokens[node] for node in path]
         self.trees[slot] = ([], [])
+        self.written.append(list(self.texts[slot]))
+        assert self.runner._slots[slot].text == self.texts[slot]
         assert_fresh(self.runner, slot, self.texts[slot])
 
     @precondition(lambda self: self.texts)
@@ -191,7 +212,17 @@ class Cache(RuleBasedStateMachine):
     def teardown(self) -> None:
         for slot, text in self.texts.items():
             assert_fresh(self.runner, slot, text)
+        self.patch.undo()
+
+
+class CacheOfSmallBlocks(Cache):
+    """As `Cache`, with blocks that are full after three tokens, so that slots share many."""
+
+    block = 3
 
 
 TestCache = Cache.TestCase
-TestCache.settings = settings(max_examples=12, stateful_step_count=20, deadline=None, derandomize=True)
+TestCacheOfSmallBlocks = CacheOfSmallBlocks.TestCase
+TestCache.settings = TestCacheOfSmallBlocks.settings = settings(
+    max_examples=12, stateful_step_count=20, deadline=None, derandomize=True
+)

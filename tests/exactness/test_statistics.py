@@ -20,6 +20,7 @@ from draftgraph.draft.model import ModelDrafter, coupled, drawn
 from draftgraph.graph.budget import select
 from draftgraph.graph.encode import children_by_token
 from draftgraph.rng import Noise, SeededNoise
+from draftgraph.runner.base import BlockUse
 from draftgraph.types import Context, Drawn, MergeRule, TargetRows, TokenTree, VerifyBatch, Window
 from draftgraph.verify.accept import Rule, Target, match, residual
 from draftgraph.verify.distribution import SamplingContext, TargetDistribution
@@ -86,8 +87,15 @@ class LastTokenRunner:
     """A draft model whose logits depend on the token before alone; it has nothing to remember."""
 
     vocab_size, context_length, num_free_slots = VOCAB, 64, 1
+    blocks = BlockUse(total=0, used=0, cached=0)
 
     def open(self) -> int:
+        return 0
+
+    def blocks_needed(self, slot: int, num_nodes: int) -> int:
+        return 0
+
+    def reuse(self, slot: int, tokens: Sequence[int]) -> int:
         return 0
 
     def extend(self, batch: VerifyBatch) -> TargetRows:

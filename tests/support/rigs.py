@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
+import pytest
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter, NoDrafter, Proposals, root_graph
@@ -20,7 +21,8 @@ from draftgraph.engine.request import Request, Vocabulary
 from draftgraph.errors import CapacityError
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.models.base import ModelConfig, ModelWeights
-from draftgraph.runner.base import Runner
+from draftgraph.runner import kv, paged
+from draftgraph.runner.base import BlockUse, Runner
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import Context, TargetRows, Verdict, VerifyBatch
 from draftgraph.verify.accept import Rule, match
@@ -31,7 +33,9 @@ Logits = Callable[[tuple[int, ...]], np.ndarray]  # text -> [vocabulary]
 
 
 class TableRunner:
-    """A runner whose logits are a function of the whole text before each node."""
+    """A runner whose logits are a function of the whole text before each node. Its memory is never short."""
+
+    blocks = BlockUse(total=0, used=0, cached=0)
 
     def __init__(self, logits: Logits, vocab_size: int, *, context_length: int = 256, num_slots: int = 8) -> None:
         self.vocab_size = vocab_size
@@ -52,6 +56,13 @@ class TableRunner:
         slot = min(set(range(self._num_slots)) - set(self.texts))
         self.texts[slot], self._open[slot] = (), []
         return slot
+
+    def blocks_needed(self, slot: int, num_nodes: int) -> int:
+        return 0
+
+    def reuse(self, slot: int, tokens: Sequence[int]) -> int:
+        assert not self.texts[slot]
+        return 0
 
     def extend(self, batch: VerifyBatch) -> TargetRows:
         self.num_passes += 1
@@ -157,7 +168,7 @@ def tiny_model(seed: int = 0, **overrides: object) -> tuple[ModelConfig, ModelWe
 
 
 def tiny_runner(
-    model: tuple[ModelConfig, ModelWeights], *, context_length: int = 256, num_slots: int = 8
+    model: tuple[ModelConfig, ModelWeights], *, context_length: int = 256, num_slots: int = 8, num_cells: int = 0
 ) -> ReferenceRunner:
     config, weights = model
     return ReferenceRunner(
@@ -167,7 +178,14 @@ def tiny_runner(
         context_length=context_length,
         num_slots=num_slots,
         max_open=640,
+        num_cells=num_cells,
     )
+
+
+def set_block(patch: pytest.MonkeyPatch, size: int) -> None:
+    """Makes blocks of `size` cells, so that short texts have many."""
+    for module in (kv, paged):
+        patch.setattr(module, "BLOCK", size)
 
 
 def oracle_logits(model: tuple[ModelConfig, ModelWeights], tokens: Sequence[int]) -> np.ndarray:

@@ -193,8 +193,25 @@ class _Growth:
         return sorted(kept, key=lambda node: -self.belief[node])[: max(room, 0)]
 
 
+@dataclass(slots=True)
+class _Step:
+    """What the requests of one step share.
+
+    Args:
+        present: the requests.
+        left: how many tokens of long texts may still be read.
+        promised: blocks that the graphs begun so far may yet take.
+    """
+
+    present: frozenset[int]
+    left: int
+    promised: int = 0
+
+
 class ModelDrafter:
     """Proposes a graph per request, grown by `runner`'s model. Owns one of its slots per request in progress.
+
+    A request that finds no slot or no memory, or whose text is being read by and by, gets no drafts in that step.
 
     Args:
         runner: the draft model, with the target's vocabulary.
@@ -229,15 +246,18 @@ class ModelDrafter:
         self, contexts: Sequence[Context], budgets: Sequence[int], earlier: Proposals = ()
     ) -> list[tuple[TokenGraph, ...]]:
         graphs = [root_graph(context) for context in contexts]
-        able = self._able(contexts, budgets)
+        # With company, what a step reads of long texts is limited, so that nobody waits for all of another's text.
+        left = _PREFILL_CHUNK if len(contexts) > 1 else self._runner.context_length
+        step = _Step(frozenset(context.request for context in contexts), left)
+        able = [i for i, budget in enumerate(budgets) if budget and self._has_place(contexts[i], budget, step)]
         asked = [contexts[i] for i in able]
         behind = [self._num_behind(context) for context in asked]
         wanted = self._policy.start(asked, behind, [earlier[i] for i in able] if earlier else ())
         growths, guesses = [], []
         for i in itertools.compress(able, wanted):
-            growths.append(self._start(contexts[i], budgets[i], graphs[i]))
+            growths.append(self._start(contexts[i], budgets[i], graphs[i], step))
             guesses.append(_best_paths(earlier[i], self._policy.num_guesses) if earlier else [])
-        counts: Sequence[int] = [1] * len(growths)
+        counts: Sequence[int] = [len(growth.leaves) for growth in growths]
         while any(counts):
             self._compute(growths, counts, guesses)
             guesses = [[]] * len(growths)
@@ -282,34 +302,66 @@ class ModelDrafter:
         branch = self._branches.get(context.request)
         return len(context.tokens) - 1 - (branch.committed if branch else 0)
 
-    def _able(self, contexts: Sequence[Context], budgets: Sequence[int]) -> list[int]:
-        """Returns which requests can have drafts: there is room for them, and a slot."""
-        able, free = [], self._runner.num_free_slots
-        for i, (context, budget) in enumerate(zip(contexts, budgets, strict=True)):
-            new = context.request not in self._branches
-            if budget and self._depth_of(context) > 0 and (free or not new):
-                able.append(i)
-                free -= new
-        return able
-
     def _depth_of(self, context: Context) -> int:
         return min(self._depth, context.max_depth, self._runner.context_length - len(context.tokens) + 1)
 
-    def _start(self, context: Context, budget: int, graph: TokenGraph) -> _Growth:
-        """Brings the request's slot close to its root."""
-        branch = self._branches.get(context.request)
+    def _has_place(self, context: Context, budget: int, step: _Step) -> bool:
+        """Whether a request can have drafts: there is a slot for it, and memory, which is promised to it."""
+        branch = self._branch(context, step) if self._depth_of(context) > 0 else None
         if branch is None:
-            branch = self._branches[context.request] = _Branch(self._runner.open())
-        self._commit(branch, ())  # a step that failed left an open tree
-        while self._num_behind(context) > _PREFILL_CHUNK:
-            settled = len(context.tokens) - 1 - self._unsettled
-            chunk = context.tokens[branch.committed : min(branch.committed + _PREFILL_CHUNK, settled)]
-            work = _Pass(branch, 0)
-            for parent, token in enumerate(chunk, start=-1):
-                work.add(parent, token)
-            self._runner.extend(VerifyBatch((branch.slot,), [work.extension(len(chunk))]))
-            self._commit(branch, chunk)
-        return _Growth(context, branch, graph, self._source, budget, self._depth_of(context))
+            return False
+        num_nodes = self._num_behind(context) + 1 + budget + self._policy.num_guesses
+        needed = self._runner.blocks_needed(branch.slot, num_nodes)
+        if step.promised + needed > self._runner.blocks.available:
+            self._release_absent(step)
+        if step.promised + needed > self._runner.blocks.available:
+            return False
+        step.promised += needed
+        return True
+
+    def _start(self, context: Context, budget: int, graph: TokenGraph, step: _Step) -> _Growth:
+        """Brings the request's slot close to its root; where this step is too short for that, the graph has no leaves."""
+        branch = self._branches[context.request]
+        while self._num_behind(context) > _PREFILL_CHUNK and step.left > 0:
+            self._read_chunk(context, branch)
+            step.left -= _PREFILL_CHUNK
+        growth = _Growth(context, branch, graph, self._source, budget, self._depth_of(context))
+        behind = self._num_behind(context)
+        if behind > self._depth + self._unsettled:
+            if behind > step.left:
+                growth.leaves.clear()
+            step.left -= behind
+        return growth
+
+    def _branch(self, context: Context, step: _Step) -> _Branch | None:
+        """Returns the request's branch, its open tree empty; None if there is no slot for it."""
+        branch = self._branches.get(context.request)
+        if branch is not None:
+            self._commit(branch, ())  # a step that failed left an open tree
+            return branch
+        if not self._runner.num_free_slots:
+            self._release_absent(step)
+        if not self._runner.num_free_slots:
+            return None
+        slot = self._runner.open()
+        lasting = context.tokens[: max(len(context.tokens) - 1 - self._unsettled, 0)]
+        self._branches[context.request] = _Branch(slot, self._runner.reuse(slot, lasting))
+        return self._branches[context.request]
+
+    def _release_absent(self, step: _Step) -> None:
+        """Releases the slots of requests that are not in the batch: they wait, and can read their texts again."""
+        for request in self._branches.keys() - step.present:
+            self._runner.release(self._branches.pop(request).slot)
+
+    def _read_chunk(self, context: Context, branch: _Branch) -> None:
+        """Commits the next known tokens before the root."""
+        lasting = len(context.tokens) - 1 - self._unsettled
+        chunk = context.tokens[branch.committed : min(branch.committed + _PREFILL_CHUNK, lasting)]
+        work = _Pass(branch, 0)
+        for parent, token in enumerate(chunk, start=-1):
+            work.add(parent, token)
+        self._runner.extend(VerifyBatch((branch.slot,), [work.extension(len(chunk))]))
+        self._commit(branch, chunk)
 
 
 def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...]]:

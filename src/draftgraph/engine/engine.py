@@ -36,7 +36,7 @@ class Engine:
         rule: decides.
         planner: chooses how much to draft; without one, as much as the budgets allow.
         merge_length: see `MergeRule`.
-        prefill_chunk: prompt tokens read per request and step.
+        prefill_chunk: prompt tokens read per step, of all requests together.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class Engine:
         if request.state is State.FINISHED:
             return None
         context = request.context()
-        nothing = replace(request.window(0), complete=False)
+        nothing = replace(request.window(0, 0), complete=False)
         tree = encode_tree(nothing, root_graph(context), [], [], [], [], [], [])
         verdict = Verdict(tree, (), (), (), FinishReason.CANCELLED, np.zeros((0, 0), np.int32))
         self.drafter.observe([context], [verdict])
@@ -134,7 +134,7 @@ class Engine:
             raise PromptError(
                 f"a prompt of {len(prompt)} tokens",
                 f"at most {longest}: the context holds {longest + 1} tokens, and one is for the answer",
-                "shorten the prompt or raise --context",
+                "shorten the prompt, or raise --context (and --kv-tokens, if that is set)",
             )
         size = self._vocabulary.size
         if not all(0 <= token < size for token in prompt):

@@ -4,6 +4,7 @@ In: a prompt and parameters, then one verdict per step. Out: what the other stag
 `SamplingContext`, `Ending`) and its deltas. Never sees tensors.
 
 Lengths:  [0, num_prompt) prompt · [num_prompt, len(tokens)) output · [0, num_computed) committed in the runner.
+A request that lost its slot starts again at num_computed = 0, or wherever the runner still has its text.
 """
 
 from __future__ import annotations
@@ -26,10 +27,10 @@ from draftgraph.verify.grammar import GrammarConstraint, no_grammars
 
 
 class State(StrEnum):
-    """Where a request stands. It only moves forward."""
+    """Where a request stands. It only moves forward, except that it may lose its slot and wait again."""
 
     WAITING = "waiting"  # for a slot
-    PREFILL = "prefill"  # in a slot, its prompt not read to the end
+    PREFILL = "prefill"  # in a slot, its known tokens not read to the end
     DECODE = "decode"  # writing
     FINISHED = "finished"
 
@@ -97,6 +98,11 @@ class Request:
         return len(self.tokens) - self.num_prompt
 
     @property
+    def num_unread(self) -> int:
+        """Known tokens that the runner has not computed: at least the last one, the root."""
+        return len(self.tokens) - self.num_computed
+
+    @property
     def output(self) -> list[int]:
         """The tokens written so far."""
         return self.tokens[self.num_prompt :]
@@ -111,6 +117,17 @@ class Request:
         """The deepest draft that can be emitted: the target's own token follows it."""
         return self.limit - self.num_written - 1
 
+    def start(self, slot: int, num_computed: int, now: float) -> None:
+        """Takes a slot that holds the first `num_computed` of the known tokens."""
+        self.slot, self.num_computed, self.state = slot, num_computed, State.PREFILL
+        if not self.stats.preemptions:
+            self.stats.started, self.stats.reused_tokens = now, num_computed
+
+    def preempt(self) -> None:
+        """Gives the slot up; the text and the stream stay."""
+        self.slot, self.num_computed, self.state = -1, 0, State.WAITING
+        self.stats.preemptions += 1
+
     def context(self) -> Context:
         """Returns what a drafter may know."""
         temperature = self.sampling.temperature
@@ -121,13 +138,13 @@ class Request:
         """Returns what the target distribution depends on besides the logits."""
         return SamplingContext(self.tokens, self.num_prompt, self.sampling, self.constraint)
 
-    def window(self, chunk: int) -> Window:
-        """Returns the next known tokens to compute, at most `chunk` of them, and what drafts may follow."""
-        end = min(len(self.tokens), self.num_computed + chunk)
+    def window(self, num_known: int, budget: int) -> Window:
+        """Returns the next `num_known` known tokens, to be computed, and how many drafts may follow."""
+        end = self.num_computed + num_known
         known = np.asarray(self.tokens[self.num_computed : end], np.int32)
         complete = end == len(self.tokens)
         permits = None if self.constraint is None else self.constraint.permits
-        return Window(known, complete, self.step_budget, self._max_depth, self.vocabulary.size, permits)
+        return Window(known, complete, budget, self._max_depth, self.vocabulary.size, permits)
 
     def ending(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """Returns how many of `tokens` plain decoding would write, and why it would end there. Modifies nothing."""
@@ -161,7 +178,7 @@ class Request:
             self.logprobs.extend(verdict.logprobs or ())
         if self.constraint is not None and verdict.finish is None:
             self.constraint.advance(verdict.tokens)
-        self.stats.record(verdict, expense, now, decoding=self.state is State.DECODE)
+        self.stats.record(verdict, expense, now)
         if verdict.tokens and self.state is State.PREFILL:
             self.state = State.DECODE
         if verdict.finish is not None:

@@ -23,13 +23,16 @@ class RequestStats:
     """One request's counts and times, in seconds.
 
     The pass that reads the end of the prompt writes the first token; it belongs to the prefill. `target_passes` and all
-    counts of drafts are about the passes after it.
+    counts of drafts are about the later passes that wrote tokens. `reused_tokens` of the prompt were in memory and not
+    read; `preemptions` times the request lost its slot to others.
     """
 
     started: float = 0.0
     first_token: float = 0.0
     last_token: float = 0.0
     completion_tokens: int = 0
+    reused_tokens: int = 0
+    preemptions: int = 0
     target_passes: int = 0
     drafted_nodes: int = 0
     merged_nodes: int = 0
@@ -61,19 +64,21 @@ class RequestStats:
         """What plain decoding was expected to reach; 0 where it is not known."""
         return (self.completion_tokens - 1) / self.plain_seconds if self.plain_seconds > 0 else 0.0
 
-    def record(self, verdict: Verdict, expense: Expense, now: float, decoding: bool) -> None:
-        """Counts one verdict; `decoding` says that the request's first token was there before."""
-        if verdict.tokens:
-            self.last_token = now
-            self.first_token = self.first_token if self.completion_tokens else now
-            self.completion_tokens += len(verdict.tokens)
-        if not (decoding and verdict.tokens):
+    def record(self, verdict: Verdict, expense: Expense, now: float) -> None:
+        """Counts one verdict."""
+        if not verdict.tokens:
+            return
+        is_first = not self.completion_tokens
+        self.last_token = now
+        self.completion_tokens += len(verdict.tokens)
+        if is_first:
+            self.first_token = now
             return
         tree = verdict.tree
         self.target_passes += 1
         self.drafted_nodes += tree.graph.num_drafted
         self.merged_nodes += tree.graph.num_merged
-        self.verified_rows += len(tree.tokens)
+        self.verified_rows += 1 + tree.num_drafts
         self.accepted_nodes += verdict.num_accepted
         self.budgets[tree.num_drafts] = self.budgets.get(tree.num_drafts, 0) + 1
         self.plain_seconds += expense.plain
@@ -89,6 +94,8 @@ class RequestStats:
     def to_json(self) -> dict[str, Any]:
         """Returns the published form."""
         return {
+            "reused_tokens": self.reused_tokens,
+            "preemptions": self.preemptions,
             "target_passes": self.target_passes,
             "tokens_per_step": round(self.tokens_per_step, 4),
             "prefill_seconds": round(self.prefill_seconds, 4),

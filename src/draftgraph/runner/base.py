@@ -2,15 +2,38 @@
 
 A slot holds a committed text and, above it, an open tree. `extend` appends nodes to open trees and computes them in one
 pass; it may be called several times before `commit` keeps one path and drops the rest. The target is verified and a
-draft model grows its graph through the same four calls. A runner never sees drafters, probabilities or text.
+draft model grows its graph through the same calls. A runner never sees drafters, probabilities or characters.
+
+Slots share one memory, counted in blocks. A caller that may run short asks `blocks_needed` before it extends, and
+makes room with `release`: what a released slot held is kept as long as there is room, and `reuse` finds it again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Protocol
 
 from draftgraph.types import TargetRows, VerifyBatch
+
+
+@dataclass(frozen=True, slots=True)
+class BlockUse:
+    """How full a runner's memory is, in blocks.
+
+    Args:
+        used: held by open slots; a block that several of them share counts once.
+        cached: held by no slot, but kept for `reuse` until the room is needed.
+    """
+
+    total: int
+    used: int
+    cached: int
+
+    @property
+    def available(self) -> int:
+        """Blocks that slots can still take."""
+        return self.total - self.used
 
 
 class Runner(Protocol):
@@ -32,6 +55,16 @@ class Runner(Protocol):
     def num_free_slots(self) -> int:
         """How many times `open` can be called now."""
 
+    @property
+    def blocks(self) -> BlockUse:
+        """How full the memory is."""
+
+    def blocks_needed(self, slot: int, num_nodes: int) -> int:
+        """Returns how many more blocks the slot takes if its open tree grows by this many nodes.
+
+        One slot with all the memory can hold a text of `context_length` tokens.
+        """
+
     def open(self) -> int:
         """Returns an empty slot.
 
@@ -39,18 +72,21 @@ class Runner(Protocol):
             CapacityError: all slots are in use.
         """
 
+    def reuse(self, slot: int, tokens: Sequence[int]) -> int:
+        """Commits to an empty slot a prefix of `tokens` that is still in memory. Returns its length, perhaps 0."""
+
     def extend(self, batch: VerifyBatch) -> TargetRows:
         """Appends each extension's nodes to its slot's open tree and returns the rows it asks for.
 
         Raises:
-            CapacityError: the nodes do not fit into the slot.
+            CapacityError: the nodes do not fit into the slot, or into the memory.
         """
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         """Keeps these open nodes, a path from the top of the slot's open tree, and drops the rest of it."""
 
     def release(self, slot: int) -> None:
-        """Drops all that the slot holds and frees it."""
+        """Frees the slot and all that it holds."""
 
 
 def commit_all(runner: Runner, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:

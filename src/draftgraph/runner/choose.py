@@ -22,6 +22,7 @@ from draftgraph.models.gguf import GgufFile
 from draftgraph.models.loader import Model, ModelFiles
 from draftgraph.models.quantize import QuantizedFolder
 from draftgraph.runner.head import ReducedHead
+from draftgraph.runner.kv import BLOCK, blocks_for
 from draftgraph.runner.native import NativeRunner, why_not
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.runner.reference import ReferenceRunner
@@ -62,6 +63,7 @@ def open_runner(
         "context_length": context_length,
         "num_slots": config.slots,
         "max_open": max_open,
+        "num_cells": blocks_for(config.kv_tokens or 0) * BLOCK,
     }
     with _dropping_pages(source):
         if config.runner == "reference" or obstacle is not None:

@@ -154,6 +154,7 @@ class NativeRunner(PagedRunner):
     """A `PagedRunner` over a `NativeBackend`; arguments as there.
 
     Args:
+        num_cells: 0 for so many that every slot can be full at once.
         threads: threads of the core, the calling one included.
         level: kernel level, or "" for the fastest this CPU can run.
         packed: file that keeps the packed weights for the next start, or "" for none.
@@ -173,14 +174,16 @@ class NativeRunner(PagedRunner):
         level: str = "",
         packed: str = "",
         reduced: ReducedHead | None = None,
+        num_cells: int = 0,
     ) -> None:
+        num_cells = num_cells or cells_needed(context_length, num_slots, max_open)
         try:
             backend = NativeBackend(
                 source,
                 config,
                 vocab_size=vocab_size,
                 num_positions=context_length,
-                num_cells=cells_needed(context_length, num_slots, max_open),
+                num_cells=num_cells,
                 threads=threads,
                 level=level,
                 packed=packed,
@@ -191,7 +194,12 @@ class NativeRunner(PagedRunner):
         except RuntimeError as error:  # an unknown kernel level
             raise ParameterError(str(error), "one of these levels, or none", "change DRAFTGRAPH_KERNELS") from error
         super().__init__(
-            backend, vocab_size=vocab_size, context_length=context_length, num_slots=num_slots, max_open=max_open
+            backend,
+            vocab_size=vocab_size,
+            context_length=context_length,
+            num_slots=num_slots,
+            max_open=max_open,
+            num_cells=num_cells,
         )
 
 

@@ -1,12 +1,14 @@
 """Slots, open trees and blocks: the part of a runner that is the same for every way to compute.
 
 In: `VerifyBatch`. Out: `TargetRows`. It turns each row's ancestors into the list of cells the row attends to, in
-position order, and leaves the arithmetic to a `Backend`. Never sees drafters or probabilities.
+position order, and leaves the arithmetic to a `Backend`. Full blocks of committed text are shared between slots and
+outlive them, keyed by all the tokens up to their end. Never sees drafters or probabilities.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -15,7 +17,8 @@ import numpy.typing as npt
 
 from draftgraph.errors import CapacityError
 from draftgraph.graph.encode import path_to
-from draftgraph.runner.kv import BLOCK, BlockPool, BlockTable, Cells
+from draftgraph.runner.base import BlockUse
+from draftgraph.runner.kv import BLOCK, BlockPool, BlockTable, Cells, blocks_for
 from draftgraph.types import Extension, FloatArray, IntArray, TargetRows, VerifyBatch
 
 
@@ -53,42 +56,67 @@ class Backend(Protocol):
 
 def cells_needed(context_length: int, num_slots: int, max_open: int) -> int:
     """Returns how many cells a backend must have, so that every slot can be full at once."""
-    return num_slots * -(-(context_length + max_open) // BLOCK) * BLOCK
+    return num_slots * blocks_for(context_length + max_open) * BLOCK
+
+
+def block_keys(tokens: Sequence[int], parent: bytes = b"") -> Iterator[bytes]:
+    """Yields the key of each full block of a text: a hash of its tokens and of the key of the block before it.
+
+    Args:
+        parent: the key of the block that the text follows; empty at the start.
+    """
+    for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
+        content = np.asarray(tokens[start : start + BLOCK], np.int32).tobytes()
+        parent = hashlib.sha256(parent + content).digest()
+        yield parent
 
 
 @dataclass(slots=True)
 class _Slot:
-    """One slot: its blocks, its committed length and the parents of its open nodes."""
+    """One slot: its blocks, its committed text and the nodes of its open tree."""
 
     table: BlockTable
-    committed: int = 0
+    text: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
+
+    @property
+    def committed(self) -> int:
+        return len(self.text)
 
 
 class PagedRunner:
-    """A `Runner` over a backend with `cells_needed(…)` cells.
+    """A `Runner` over a backend with `num_cells` cells.
 
     Args:
         vocab_size: number of real token ids; the model may have more rows.
         context_length: longest committed text plus tree path of a slot.
         num_slots: slots that can be open together.
         max_open: nodes an open tree may have.
+        num_cells: cells of all slots together, whole blocks; enough for one slot's text.
     """
 
     def __init__(
-        self, backend: Backend, *, vocab_size: int, context_length: int, num_slots: int, max_open: int
+        self, backend: Backend, *, vocab_size: int, context_length: int, num_slots: int, max_open: int, num_cells: int
     ) -> None:
+        assert num_cells % BLOCK == 0, "the cells are not whole blocks"
+        assert num_cells >= context_length, "a single text does not fit into the cells"
         self.vocab_size = vocab_size
         self.context_length = context_length
         self._backend = backend
         self._num_slots = num_slots
         self._max_open = max_open
-        self._pool = BlockPool(cells_needed(context_length, num_slots, max_open) // BLOCK)
+        self._pool = BlockPool(num_cells // BLOCK)
         self._slots: dict[int, _Slot] = {}
 
     @property
     def num_free_slots(self) -> int:
         return self._num_slots - len(self._slots)
+
+    @property
+    def blocks(self) -> BlockUse:
+        total = self._pool.num_blocks
+        return BlockUse(total=total, used=total - self._pool.num_free, cached=self._pool.num_idle)
 
     @property
     def weight_bytes(self) -> int:
@@ -102,6 +130,10 @@ class PagedRunner:
     def threads(self) -> int:
         return self._backend.threads
 
+    def blocks_needed(self, slot: int, num_nodes: int) -> int:
+        state = self._slots[slot]
+        return blocks_for(state.committed + len(state.parents) + num_nodes) - len(state.table.blocks)
+
     def open(self) -> int:
         if not self.num_free_slots:
             raise CapacityError(
@@ -110,6 +142,12 @@ class PagedRunner:
         slot = min(set(range(self._num_slots)) - set(self._slots))
         self._slots[slot] = _Slot(BlockTable(self._pool))
         return slot
+
+    def reuse(self, slot: int, tokens: Sequence[int]) -> int:
+        state = self._slots[slot]
+        state.table.reuse(block_keys(tokens))
+        state.text = list(tokens[: len(state.table.keys) * BLOCK])
+        return state.committed
 
     def release(self, slot: int) -> None:
         self._slots.pop(slot).table.resize(0)
@@ -138,9 +176,11 @@ class PagedRunner:
         if moved:
             source = state.table.cells([start + path[index] for index in moved])
             self._backend.move(source, state.table.cells([start + index for index in moved]))
-        state.committed += len(path)
-        state.parents.clear()
+        state.text += [state.tokens[node] for node in path]
+        state.tokens, state.parents = [], []
         state.table.resize(state.committed)
+        keys = state.table.keys
+        state.table.publish(block_keys(state.text[len(keys) * BLOCK :], keys[-1] if keys else b""))
 
     def committed_keys(self, slot: int, layer: int) -> tuple[FloatArray, FloatArray]:
         """Returns copies of a slot's committed keys and values, [kv_heads, committed, head_dim] each."""
@@ -148,8 +188,11 @@ class PagedRunner:
         return self._backend.read(layer, state.table.cells(np.arange(state.committed)))
 
     def check(self) -> None:
-        """Asserts that every block has one owner."""
-        self._pool.check([block for state in self._slots.values() for block in state.table.blocks])
+        """Asserts that every block is accounted for, and that those published are the full ones, by their text."""
+        self._pool.check(block for state in self._slots.values() for block in state.table.blocks)
+        for state in self._slots.values():
+            assert state.table.keys == list(block_keys(state.text)), "a block's key is not that of its text"
+            assert len(state.table.blocks) == blocks_for(state.committed + len(state.parents)), "a slot has idle blocks"
 
     def _append(self, state: _Slot, ext: Extension) -> list[Cells]:
         """Adds the nodes of `ext` to the open tree. Returns for each of them the cells it attends to, its own last."""
@@ -163,7 +206,7 @@ class PagedRunner:
             raise CapacityError(
                 f"{longest} tokens in a slot", f"at most {self.context_length}", "raise --context or shorten the prompt"
             )
-        state.parents = parents
+        state.tokens, state.parents = state.tokens + ext.tokens.tolist(), parents
         state.table.resize(state.committed + len(parents))
         cells = state.table.cells(np.arange(state.committed + len(parents)))
         committed, open_cells = cells[: state.committed], cells[state.committed :]

@@ -72,7 +72,11 @@ class _Attention:
 
 
 class ReferenceRunner(PagedRunner):
-    """A `PagedRunner` over a `ReferenceBackend`; arguments as there."""
+    """A `PagedRunner` over a `ReferenceBackend`; arguments as there.
+
+    Args:
+        num_cells: 0 for so many that every slot can be full at once.
+    """
 
     def __init__(
         self,
@@ -83,12 +87,14 @@ class ReferenceRunner(PagedRunner):
         context_length: int,
         num_slots: int,
         max_open: int,
+        num_cells: int = 0,
     ) -> None:
-        num_cells = cells_needed(context_length, num_slots, max_open)
+        num_cells = num_cells or cells_needed(context_length, num_slots, max_open)
         super().__init__(
             ReferenceBackend(config, weights, vocab_size, context_length, num_cells),
             vocab_size=vocab_size,
             context_length=context_length,
             num_slots=num_slots,
             max_open=max_open,
+            num_cells=num_cells,
         )
