@@ -320,7 +320,7 @@ class ModelDrafter:
         return True
 
     def _start(self, context: Context, budget: int, graph: TokenGraph, step: _Step) -> _Growth:
-        """Brings the request's slot close to its root; where this step is too short for that, the graph has no leaves."""
+        """Brings the slot close to the root; where this step is too short for that, the graph has no leaves."""
         branch = self._branches[context.request]
         while self._num_behind(context) > _PREFILL_CHUNK and step.left > 0:
             self._read_chunk(context, branch)
