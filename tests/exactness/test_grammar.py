@@ -196,7 +196,7 @@ def test_the_text_is_that_of_naive_masked_decoding(asked: str, temperature: floa
         if np.isinf(logits[:128]).all():
             break
         if temperature:
-            logits += noise.gumbel(len(PROMPT) + len(text), VOCAB)
+            logits += noise.contenders(np.zeros(VOCAB), len(PROMPT) + len(text), np.inf)[1]
         text.append(int(np.argmax(logits)))
         if text[-1] in ENDS:
             break
