@@ -195,9 +195,7 @@ def test_the_text_is_that_of_naive_masked_decoding(asked: str, temperature: floa
             logits[token] = logits[token] if possible else -math.inf
         if np.isinf(logits[:128]).all():
             break
-        if temperature:
-            logits += noise.gumbel(len(PROMPT) + len(text), VOCAB)
-        text.append(int(np.argmax(logits)))
+        text.append(noise.pick(logits, len(PROMPT) + len(text)) if temperature else int(np.argmax(logits)))
         if text[-1] in ENDS:
             break
     sampling = {"temperature": temperature, "max_tokens": COUNT, "seed": 5, **CONSTRAINTS[asked]}
