@@ -82,7 +82,7 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
         sized(l.vectors.post_attn_norm, s.hidden, false);
         sized(l.vectors.post_ffn_norm, s.hidden, false);
     }
-    check(s.head > 0 && s.head <= s.vocab, "a head that is larger than the vocabulary");
+    check(s.head > 0, "a head without rows");
     head_type_ = head.type;
     add(head_, head, s.head, s.hidden);
     std::vector<Matrix*> matrices;
