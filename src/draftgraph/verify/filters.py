@@ -63,12 +63,12 @@ def _num_reaching(sums: Scores, top_p: float) -> int:
 
 
 def _falling(scores: Scores, count: int) -> Scores:
-    """Returns the `count` largest scores, perhaps more, in falling order."""
+    """Returns the `count` largest scores, perhaps more, in falling order; count <= len(scores)."""
     group = max(len(scores) // (8 * count), 1)
     tops = scores[: len(scores) // group * group].reshape(group, -1).max(axis=0)
     least = np.partition(tops, -count)[-count]  # `count` groups hold a score that is no smaller
     ids = np.flatnonzero(scores >= max(least, np.finfo(np.float64).min))
-    return np.pad(-np.sort(-scores[ids]), (0, max(count - len(ids), 0)), constant_values=-np.inf)
+    return np.concatenate([-np.sort(-scores[ids]), np.full(max(count - len(ids), 0), -np.inf)])
 
 
 def _keep_largest(scores: Scores, falling: Scores, kept: int) -> None:
