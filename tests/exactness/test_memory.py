@@ -235,3 +235,35 @@ def test_a_preempted_request_finds_its_own_blocks_again() -> None:
     assert request.stats.reused_tokens == 0, "the prompt itself was read"
     finish(engine, runner)
     assert result(request) == alone("llama", prompt_of(50), "sampled")
+
+
+@pytest.mark.parametrize("sampling", SAMPLINGS)
+def test_a_draft_model_short_of_memory_drafts_for_fewer(sampling: str) -> None:
+    """Four texts in the target, room for little more than one in the draft model."""
+    runner = tiny_runner(small_model("llama", seed=1))
+    draft_runner = tiny_runner(small_model("llama", seed=2), context_length=72, num_slots=4, num_cells=80)
+    engine = make_engine(runner, ModelDrafter(draft_runner, 2, 4))
+    prompts = [prompt_of(length) for length in (20, 24, 18, 26)]
+    requests = [submit(engine, prompt, sampling) for prompt in prompts]
+    finish(engine, runner, draft_runner)
+    for prompt, request in zip(prompts, requests, strict=True):
+        assert result(request) == alone("llama", prompt, sampling)
+    assert requests[0].stats.drafted_nodes > 0
+    bare = sum(request.stats.budgets.get(0, 0) for request in requests)
+    assert bare > len(requests), "each may end without drafts, but memory was to be short before"
+
+
+def test_a_request_that_lost_its_slot_leaves_its_place_in_the_draft_model_to_others() -> None:
+    draft_runner = tiny_runner(small_model("llama", seed=2), num_slots=1)
+    engine = make_engine(tiny_runner(small_model("llama", seed=1), num_slots=1), ModelDrafter(draft_runner, 2, 4))
+    first, second = (submit(engine, prompt_of(length), "greedy") for length in (20, 21))
+    for _ in range(4):
+        engine.step()
+    engine.scheduler.preempt(first)
+    engine.scheduler._waiting.rotate()  # the other one's turn
+    while second.state is not State.FINISHED:
+        engine.step()
+        draft_runner.check()
+    assert second.stats.drafted_nodes > 0
+    finish(engine, draft_runner)
+    assert result(first) == alone("llama", prompt_of(20), "greedy")
