@@ -152,7 +152,7 @@ def test_pairs_have_one_text_and_all_of_them_are_found(draft: str, target: str) 
     assert len(there.pairs[0]) == shared + named
 
 
-@pytest.mark.parametrize("draft", ["few merges", "smollm", "qwen2", "llama-bpe"])
+@pytest.mark.parametrize("draft", ["few merges", "smollm", "qwen2", "llama-bpe", "sentencepiece"])
 @pytest.mark.parametrize("target", ["smollm", "qwen2", "llama-bpe", "sentencepiece"])
 def test_a_text_cut_at_a_border_is_translated_as_a_whole(draft: str, target: str) -> None:
     there = translation(draft, target)
