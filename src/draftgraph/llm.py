@@ -308,6 +308,7 @@ def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineCo
 
 def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int, planner: Planner) -> DraftSetup:
     opened: dict[Runner, Model] = {}
+    translations: dict[Runner, Translation | None] = {}
 
     def open_model(argument: str) -> Runner:
         path = resolve(argument)
@@ -325,23 +326,19 @@ def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int
         most = _DRAFT_CHUNK + MAX_BUDGET + _GUESSES
         runner = open_runner(model, model.tokenizer.size, engine, longest, most, reduced=reduced)
         opened[runner] = model
+        translations[runner] = TokenTranslation(model.tokenizer, target.tokenizer) if difference else None
         return runner
-
-    def translation(runner: Runner) -> Translation | None:
-        tokenizer = opened[runner].tokenizer
-        same = target.tokenizer.first_difference(tokenizer) is None
-        return None if same else TokenTranslation(tokenizer, target.tokenizer)
 
     corpus = _corpus(target, draft.corpus)
     if not isinstance(planner, AutoPlanner):
-        return DraftSetup(draft, engine.acceptance, corpus, open_model, translation)
+        return DraftSetup(draft, engine.acceptance, corpus, open_model, translations.get)
 
     def growth(source: str, runner: Runner) -> Growth:
         model = opened[runner]
         cost = PassCost(cost_table(runner, cost_file(model, engine, coarse=model is not target)))
         return ModelGrowth(planner, source, cost, draft.depth)
 
-    return DraftSetup(draft, engine.acceptance, corpus, open_model, translation, planner, growth)
+    return DraftSetup(draft, engine.acceptance, corpus, open_model, translations.get, planner, growth)
 
 
 def _corpus(model: Model, file: str | None) -> list[int]:

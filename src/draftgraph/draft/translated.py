@@ -32,6 +32,10 @@ class Translation(Protocol):
         """Draft ids with which every text begins."""
 
     @property
+    def pairs(self) -> tuple[IntArray, IntArray]:
+        """[n] draft ids and [n] target ids with the same text."""
+
+    @property
     def mute(self) -> IntArray:
         """[n] draft ids that stand for nothing in the target's vocabulary."""
 
@@ -40,10 +44,6 @@ class Translation(Protocol):
 
     def to_target(self, tokens: Sequence[int]) -> list[int]:
         """Returns target ids with the text of draft ids, without those that are mute."""
-
-    def pairs_after(self, before: int | None) -> tuple[IntArray, IntArray]:
-        """Returns [n] draft ids and [n] target ids with the same text, which are one token each after the draft token
-        `before`, or at the beginning of a draft."""
 
     def is_border(self, before: int, after: int) -> bool:
         """Whether two neighbouring target ids are cut apart in both vocabularies, whatever follows."""
@@ -142,15 +142,14 @@ class TranslatedDrafter:
         self, context: Context, graph: TokenGraph, node: int, logits: FloatArray, width: int
     ) -> list[Candidate]:
         """As `coupled`, with the noise of the target token that has a candidate's text, at its place in the target's
-        text. A candidate that becomes part of a longer token gets the median of the noise, for it wins where that is
-        likelier than not."""
+        text. Where there is none, the median stands in: such a candidate wins where that is likelier than not."""
         audible = logits.copy()
         audible[self._translation.mute] = -np.inf
         if context.temperature == 0:
             return likeliest_candidates(audible, width)
         path = _path_to(graph, node)
         position = self._texts[context.request].length + len(self._translation.to_target(path))
-        draft_ids, target_ids = self._translation.pairs_after(path[-1] if path else None)
+        draft_ids, target_ids = self._translation.pairs
         scores = scaled(context, audible)
         perturbed = scores + _MEDIAN_GUMBEL
         perturbed[draft_ids] = -np.inf

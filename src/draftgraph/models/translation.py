@@ -81,23 +81,16 @@ class TokenTranslation:
         self.opening = [draft.bos_id] if draft.add_bos and draft.bos_id is not None else []
         if target.add_bos and target.bos_id is not None and (self.opening or not namesakes.get(target.bos_id)):
             self._to_draft[target.bos_id] = []  # a begin token of the draft model's own stands there, or none
-        pairs = [(d, ids[0]) for d in range(draft.size) if len(ids := self._twin(d)) == 1]
-        paired = {d for d, _ in pairs}
-        self.mute = np.array(
-            [d for d, piece in enumerate(self._draft.pieces) if not piece and d not in paired], np.int32
-        )
-        self._pairs = _columns(pairs)
-        self._pairs_in_word = _columns([pair for pair in pairs if not _is_letter(self._draft.pieces[pair[0]][:1])])
+        pairs = {d: ids[0] for d in range(draft.size) if (ids := self._twin(d))}
+        self.pairs: tuple[IntArray, IntArray] = np.array([*pairs], np.int32), np.array([*pairs.values()], np.int32)
+        mute = [d for d, piece in enumerate(self._draft.pieces) if not piece and d not in pairs]
+        self.mute: IntArray = np.array(mute, np.int32)
 
     def to_draft(self, tokens: Sequence[int]) -> list[int]:
         return _translate(tokens, self._target, self._draft, self._to_draft)
 
     def to_target(self, tokens: Sequence[int]) -> list[int]:
         return _translate(tokens, self._draft, self._target, self._to_target)
-
-    def pairs_after(self, before: int | None) -> tuple[IntArray, IntArray]:
-        in_word = before is not None and _is_letter(self._draft.pieces[before][-1:])
-        return self._pairs_in_word if in_word else self._pairs
 
     def is_border(self, before: int, after: int) -> bool:
         if before in self._to_draft or after in self._to_draft:
@@ -129,12 +122,3 @@ def _translate(tokens: Sequence[int], one: _Words, other: _Words, markup: Mappin
         else:
             data += one.pieces[token]
     return ids + other.ids_of(data)
-
-
-def _is_letter(byte: bytes) -> bool:
-    return byte.isalpha() or byte >= b"\x80"
-
-
-def _columns(pairs: Sequence[tuple[int, int]]) -> tuple[IntArray, IntArray]:
-    draft_ids, target_ids = np.array(pairs, np.int32).reshape(-1, 2).T
-    return draft_ids, target_ids

@@ -125,13 +125,9 @@ def test_where_tokens_match_one_to_one_it_proposes_what_a_draft_model_with_the_t
     """The same nodes, estimates and, at a temperature, draws: the noise is the target's, by its ids and places."""
     there = TokenTranslation(TURNED, BYTES)
     to_target = np.array([(there.to_target([token]) or [0])[0] for token in range(TURNED.size)])
-    letters = [token for token in range(3, BYTES.size) if BYTES.token_bytes(token)[:1].isalpha() or token > 130]
 
     def own(text: Text) -> np.ndarray:
-        row = random_logits(abs(seed), BYTES.size)(text)
-        row[[0, 1, 2]] = -60.0
-        row[letters] = -60.0  # a letter after a letter may become part of a longer token
-        return row
+        return random_logits(abs(seed), BYTES.size)(text)
 
     def theirs(text: Text) -> np.ndarray:
         return own(tuple(there.to_target(text)))[to_target]
@@ -268,6 +264,46 @@ def test_a_long_text_is_read_once_and_never_beyond_what_is_settled() -> None:
         drafter.observe([about], [verdict(about, [40], FinishReason.STOP)])
 
 
+class FromTheEnd:
+    """Target tokens are figures, 0 a space; draft tokens are figures or two of them, counted from the end of a word, so
+    that every further figure moves all cuts of the word. 10 + 10 a + b stands for the figures a, b."""
+
+    opening = ()
+    mute = np.zeros(0, np.int32)
+    pairs = (np.arange(10, dtype=np.int32), np.arange(10, dtype=np.int32))
+
+    def to_draft(self, tokens: Sequence[int]) -> list[int]:
+        ids: list[int] = []
+        for word in "".join(map(str, tokens)).replace("0", " 0").split():
+            odd = len(word) % 2
+            ids += [int(figure) for figure in word[:odd]]
+            ids += [10 + int(word[i : i + 2]) for i in range(odd, len(word), 2)]
+        return ids
+
+    def to_target(self, tokens: Sequence[int]) -> list[int]:
+        return [int(figure) for token in tokens for figure in (str(token) if token < 10 else f"{token - 10:02}")]
+
+    def is_border(self, before: int, after: int) -> bool:
+        return after == 0
+
+
+@pytest.mark.parametrize("length", [1, 5, 14, 15, 30, 31, 40, 90])
+def test_what_may_still_be_cut_otherwise_is_not_kept(length: int) -> None:
+    """Words of any length at the end of texts that are read in one or several chunks."""
+    there = FromTheEnd()
+    for num_words in (1, 20, 24, 26, 28, 30, 32, 40):
+        runner = TableRunner(random_logits(0, 110), 110)
+        drafter = TranslatedDrafter(runner, there, 1, 2)
+        ids = [0, 1, 2] * num_words + [0] + [3 + n % 7 for n in range(length)]
+        for figure in (4, 5, 6):
+            about = context(tuple(ids))
+            propose(drafter, about)
+            (roots,) = runner._open.values()
+            assert ids in [there.to_target(text) for text in roots]
+            drafter.observe([about], [verdict(about, [figure])])
+            ids.append(figure)
+
+
 def test_a_text_of_nothing_that_the_draft_model_knows_gets_no_drafts() -> None:
     target = tokenizer_from_gguf(byte_level_metadata("smollm", 0) | {"tokenizer.ggml.add_bos_token": True})
     draft_tokens = ["<|none|>", "<|of|>", "<|these|>", *byte_level_metadata("smollm", 0)["tokenizer.ggml.tokens"][3:]]
@@ -342,6 +378,7 @@ def test_requests_share_each_pass_and_more_than_there_are_slots_for_get_bare_gra
     ended = [verdict(about, [40], FinishReason.CANCELLED) for about in contexts]
     drafter.observe(contexts, ended)
     assert runner.num_free_slots == 3
+    assert not any(kept for kept in vars(drafter).values() if isinstance(kept, dict))
     assert propose(drafter, contexts[2]).num_drafted > 0
 
 
