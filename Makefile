@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize clean
+.PHONY: demo test lint sanitize schemathesis clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -29,6 +29,10 @@ sanitize:
 	cmake -S . -B build/sanitize -DDRAFTGRAPH_CORE_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$(SANITIZERS)" >/dev/null
 	cmake --build build/sanitize --parallel 2
 	build/sanitize/core_test
+
+# A hundred made-up requests, valid and not, for every operation of the server: takes some minutes.
+schemathesis: $(INSTALLED)
+	$(BIN)/python -m pytest -s tests/server/test_schema.py --schema-examples 100
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

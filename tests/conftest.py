@@ -21,6 +21,13 @@ def qwen_path() -> Path:
     return path
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption(
+        "--schema-examples", type=int, default=0, metavar="N",
+        help="try every phase of schemathesis on the server, with N examples per operation, instead of a few examples",
+    )  # fmt: skip
+
+
 @pytest.fixture(scope="session")
 def smollm2_path() -> Path:
     """The default model's file; fetched if it is not in the cache, unless downloads are refused."""

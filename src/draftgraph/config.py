@@ -56,7 +56,7 @@ class SamplingParams(Checked):
     top_p: float = setting(1.0, "Keep the likeliest tokens that together have this probability.", above=0, high=1)
     min_p: float = setting(0.0, "Drop tokens below this share of the likeliest one's probability.", low=0, high=1)
     repetition_penalty: float = setting(
-        1.0, "Divide positive and multiply negative logits of all tokens seen so far.", above=0, high=100
+        1.0, "Divide positive and multiply negative logits of all tokens seen so far.", low=0.001, high=100
     )
     presence_penalty: float = setting(0.0, "Subtract this from logits of tokens already written.", low=-100, high=100)
     frequency_penalty: float = setting(
@@ -150,6 +150,28 @@ class EngineConfig(Checked):
         "match", "Acceptance rule: 'match' (the target's own draw) or 'residual' (speculative sampling).",
         choices=("match", "residual"),
     )  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServerConfig(Checked):
+    """Where the server listens, whom it answers, and what one request may ask of it."""
+
+    host: str = setting("127.0.0.1", "Listen at this address.")
+    port: int = setting(8000, "Listen at this port; 0 takes a free one.", low=0, high=65535)
+    queue: int = setting(16, "Texts that may wait for a slot; more are refused with status 429.", low=0, high=100_000)
+    api_key_file: str | None = setting(None, "Answer only who has a key of this file, one a line.")
+    allow_public: bool = setting(False, "Listen beyond this machine without keys.")
+    trusted_host: tuple[str, ...] = setting(
+        (), "Without keys, also answer under this host name; may be given several times."
+    )
+    cors_origin: tuple[str, ...] = setting(
+        (), "Let web pages of this origin use the server; may be given several times; '*' for all, with keys."
+    )
+    max_choices: int = setting(16, "Most texts one request may ask for.", low=1, high=1024)
+    max_body: int = setting(2**20, "Longest request body in bytes.", low=1024, high=2**30)
+    body_seconds: float = setting(30.0, "A request body must arrive within this time.", above=0, high=3600)
+    time_limit: float = setting(600.0, "End a request after this many seconds.", above=0, high=86400)
+    grace: float = setting(10.0, "When stopped, let requests finish for this many seconds.", low=0, high=3600)
 
 
 def from_options(options: Mapping[str, Any], *configs: type[Any]) -> list[Any]:

@@ -22,7 +22,8 @@ from draftgraph.environment import OFFLINE, cache_dir, cpu_name, cpuinfo, is_off
 from draftgraph.models.catalog import CATALOG, is_pulled
 
 REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
-OPTIONAL = ("huggingface_hub", "llguidance", "torch")
+SERVER = ("fastapi", "uvicorn", "prometheus_client")
+OPTIONAL = ("huggingface_hub", "llguidance", *SERVER, "torch")
 
 # The CPU features that the extension also asks for, by the names that /proc/cpuinfo has for them.
 FEATURES = (
@@ -193,6 +194,9 @@ def _missing(versions: dict[str, str | None], extension_problem: str | None) -> 
         missing.append(
             Missing("llguidance", "json_schema, regex and grammar are refused", "pip install 'draftgraph[grammar]'")
         )
+    without = [name for name in SERVER if versions[name] is None]
+    if without:
+        missing.append(Missing(", ".join(without), "serve cannot run", "pip install 'draftgraph[server]'"))
     absent = [entry for entry in CATALOG.values() if not is_pulled(entry)]
     if absent and importlib.util.find_spec("pip") is None:
         missing.append(Missing("pip", "catalogue models cannot be pulled", "python -m ensurepip"))

@@ -33,7 +33,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "engine",
         "data doctor draw perplexity speeds",
         "llm",
-        "audit view",
+        "audit view server",
         "bench",
         "profile",
         "__init__",
@@ -55,13 +55,14 @@ ONLY: Mapping[str, frozenset[str]] = {
     "engine": frozenset(
         {"engine", "graph", "plan", "draft.base", "runner.base", "verify", "types", "config", "rng", "errors"}
     ),
+    "server": frozenset({"server", "llm", "models.tokenizer", "engine", "types", "config", "data", "errors"}),
     "runner.base": frozenset({"types"}),
     "runner.kv": frozenset({"types", "errors"}),
 }
 # Imported inside functions, because a user may lack them or because they are slow to import.
 OPTIONAL = {"huggingface_hub", "gguf", "llguidance", "torch"}
-# `doctor` looks at packages one by one and must not fail where one is broken.
-OPTIONAL_IN = {"doctor": {"numpy"}}
+# `doctor` looks at packages one by one and must not fail where one is broken. The server stands on optional packages.
+OPTIONAL_IN = {"doctor": {"numpy"}, "cli.serve": {PACKAGE}}
 
 
 def module_name(path: Path, root: Path = ROOT) -> str:
@@ -148,6 +149,20 @@ def late_imports(modules: Mapping[str, str]) -> list[str]:
     return found
 
 
+def tensor_imports(modules: Mapping[str, str]) -> list[str]:
+    """Modules of the server that import NumPy."""
+    return [
+        module
+        for module, source in modules.items()
+        if unit_of(module) == "server" and ("import numpy" in source or "from numpy" in source)
+    ]
+
+
+def test_the_server_never_sees_tensors() -> None:
+    assert tensor_imports(SOURCES) == []
+    assert tensor_imports({"server.routes": "import numpy as np", "draw": "import numpy"}) == ["server.routes"]
+
+
 def test_every_unit_has_a_layer() -> None:
     unknown = {unit_of(module) for module in SOURCES} - HEIGHT.keys()
     assert not unknown, f"say in LAYERS where these stand: {sorted(unknown)}"
@@ -184,6 +199,7 @@ PLANTED = {
     "draw": "",
     "draw.layout": "",
     "llm": "",
+    "server.routes": "",
     "__init__": "",
     "cli": "",
 }
@@ -214,6 +230,8 @@ PLANTED = {
         ("engine.engine", "from draftgraph import LLM"),
         ("draw", "from draftgraph.llm import LLM"),
         ("llm", "from draftgraph.cli import main"),
+        ("llm", "from draftgraph.server import routes"),
+        ("server.routes", "from draftgraph.runner.base import Runner"),
     ],
 )
 def test_a_planted_import_is_caught(module: str, line: str) -> None:

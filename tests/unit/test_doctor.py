@@ -148,7 +148,7 @@ def test_a_package_that_is_absent_has_no_version(monkeypatch: pytest.MonkeyPatch
     real = importlib.metadata.version
 
     def version(package: str) -> str:
-        if package in ("huggingface_hub", "llguidance", "tokenizers", "torch"):
+        if package in ("huggingface_hub", "llguidance", "tokenizers", "torch", "uvicorn"):
             raise importlib.metadata.PackageNotFoundError(package)
         return real(package)
 
@@ -157,5 +157,6 @@ def test_a_package_that_is_absent_has_no_version(monkeypatch: pytest.MonkeyPatch
     assert [report.versions[name] for name in ("huggingface_hub", "llguidance", "tokenizers", "torch")] == [None] * 4
     assert "draftgraph[hub]" in what_is_missing(report)
     assert "draftgraph[grammar]" in what_is_missing(report)
+    assert "uvicorn | serve cannot run | pip install 'draftgraph[server]'" in what_is_missing(report)
     assert "pip install tokenizers" in what_is_missing(report)
     assert "torch" not in what_is_missing(report)  # nothing here uses it

@@ -1,4 +1,4 @@
-"""The command line: `draftgraph generate | chat | pull | doctor | audit | graph | bench | profile | perplexity`.
+"""The command line: `draftgraph generate | chat | serve | pull | doctor | audit | graph | bench | …`.
 
 It parses, calls and prints; it computes nothing. Bad input ends with the three parts of a typed error and exit code 2.
 """
@@ -10,9 +10,10 @@ import sys
 from draftgraph.cli import console
 from draftgraph.cli.commands import app
 from draftgraph.cli.measure import perplexity, profile
+from draftgraph.cli.serve import serve
 from draftgraph.errors import DraftGraphError, ParameterError
 
-for _command in (profile, perplexity):
+for _command in (serve, profile, perplexity):
     app.command()(_command)
 
 

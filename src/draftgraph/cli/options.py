@@ -17,29 +17,27 @@ from typing import Annotated, Any
 
 import typer
 
-from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, describe_range
+from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, ServerConfig, describe_range
 from draftgraph.data import read_text
 from draftgraph.errors import ParameterError
 
-_PANELS: Mapping[type, str] = {SamplingParams: "Sampling", DraftConfig: "Drafting", EngineConfig: "Engine"}
+_PANELS: Mapping[type, str] = {
+    SamplingParams: "Sampling", DraftConfig: "Drafting", EngineConfig: "Engine", ServerConfig: "Server",
+}  # fmt: skip
 _METAVARS: Mapping[str, str] = {
-    "stop": "TEXT",
-    "logit_bias": "ID=NUMBER",
-    "draft": "NAMES",
-    "corpus": "FILE",
-    "budget": "N",
-    "json_schema": "FILE",
-    "grammar": "FILE",
-}
+    "stop": "TEXT", "logit_bias": "ID=NUMBER", "draft": "NAMES", "corpus": "FILE", "budget": "N", "json_schema": "FILE",
+    "grammar": "FILE", "api_key_file": "FILE", "trusted_host": "NAME", "cors_origin": "ORIGIN",
+}  # fmt: skip
 _TEXTS = ("json_schema", "grammar")  # long texts, which are given as a file
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Options:
-    """What the user set, by field name: the sampling parameters, and what `draftgraph.load` takes."""
+    """What the user set, by field name: the sampling parameters, what `draftgraph.load` takes, and the server's."""
 
     sampling: dict[str, Any]
     load: dict[str, Any]
+    server: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 def with_options(*configs: type, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
@@ -74,22 +72,22 @@ def with_options(*configs: type, without: str = "") -> Callable[[Callable[..., N
 
 
 def _sort(given: Mapping[str, Any], fields: Mapping[str, Any]) -> Options:
-    sampling: dict[str, Any] = {}
-    load: dict[str, Any] = {}
+    options = Options({}, {})
+    owners = {SamplingParams: options.sampling, ServerConfig: options.server}
     for name, value in given.items():
         config, field = fields[name]
         if value is None:  # not given
             continue
-        if name == "stop":
-            value = tuple(value)
+        if name == "logit_bias":
+            value = dict(map(_parse_bias, value))
         elif name == "budget" and value.isdecimal():
             value = int(value)
-        elif name == "logit_bias":
-            value = dict(map(_parse_bias, value))
         elif name in _TEXTS:
             value = read_text(Path(value))
-        (sampling if config is SamplingParams else load)[field.name] = value
-    return Options(sampling, load)
+        elif isinstance(value, list):
+            value = tuple(value)
+        owners.get(config, options.load)[field.name] = value
+    return options
 
 
 def _parse_bias(text: str) -> tuple[int, float]:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from draftgraph.plan.planner import Expense
 from draftgraph.types import Verdict
+
+_COUNTS = ("reused_tokens", "preemptions", "drafted_nodes", "verified_rows", "merged_nodes", "accepted_nodes")
 
 
 @dataclass(slots=True)
@@ -93,22 +97,37 @@ class RequestStats:
 
     def to_json(self) -> dict[str, Any]:
         """Returns the published form."""
-        return {
-            "reused_tokens": self.reused_tokens,
-            "preemptions": self.preemptions,
-            "target_passes": self.target_passes,
-            "tokens_per_step": round(self.tokens_per_step, 4),
-            "prefill_seconds": round(self.prefill_seconds, 4),
-            "decode_seconds": round(self.decode_seconds, 4),
-            "decode_tokens_per_second": round(self.decode_tokens_per_second, 2),
-            "drafted_nodes": self.drafted_nodes,
-            "verified_rows": self.verified_rows,
-            "merged_nodes": self.merged_nodes,
-            "accepted_nodes": self.accepted_nodes,
-            "budgets": {str(drafts): passes for drafts, passes in sorted(self.budgets.items())},
-            "plain_tokens_per_second": round(self.plain_tokens_per_second, 2),
-            "by_source": {
-                name: {"proposed": source.proposed, "accepted": source.accepted, "seconds": round(source.seconds, 4)}
-                for name, source in sorted(self.by_source.items())
-            },
+        return total_json([self])
+
+
+def total_json(parts: Sequence[RequestStats]) -> dict[str, Any]:
+    """Returns the published form of requests that ran together: counts are added, times are the slowest's."""
+    passes = sum(stats.target_passes for stats in parts)
+    written = sum(stats.completion_tokens - 1 for stats in parts if stats.completion_tokens)
+    seconds = max(stats.decode_seconds for stats in parts)
+    plain_seconds = max(stats.plain_seconds for stats in parts)
+    budgets = sum((Counter(stats.budgets) for stats in parts), Counter())
+    return {
+        "target_passes": passes,
+        "tokens_per_step": round(written / passes, 4) if passes else 0.0,
+        "prefill_seconds": round(max(stats.prefill_seconds for stats in parts), 4),
+        "decode_seconds": round(seconds, 4),
+        "decode_tokens_per_second": round(written / seconds, 2) if seconds > 0 else 0.0,
+        **{name: sum(getattr(stats, name) for stats in parts) for name in _COUNTS},
+        "budgets": {str(drafts): passes for drafts, passes in sorted(budgets.items())},
+        "plain_tokens_per_second": round(written / plain_seconds, 2) if plain_seconds > 0 else 0.0,
+        "by_source": _sources_json([stats.by_source for stats in parts]),
+    }
+
+
+def _sources_json(parts: Sequence[Mapping[str, SourceStats]]) -> dict[str, Any]:
+    names = sorted(set().union(*parts))
+    found = {name: [part[name] for part in parts if name in part] for name in names}
+    return {
+        name: {
+            "proposed": sum(source.proposed for source in sources),
+            "accepted": sum(source.accepted for source in sources),
+            "seconds": round(sum(source.seconds for source in sources), 4),
         }
+        for name, sources in found.items()
+    }

@@ -1,0 +1,249 @@
+"""The engine's own thread: the one place that touches the engine while the server runs.
+
+In: jobs from the event loop. Out: each delta, or the error that ended a job, on that loop, in order. A step that raises
+ends the texts that took part in it, and no others. The thread sleeps while there is nothing to do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from draftgraph.config import SamplingParams
+from draftgraph.engine.engine import Engine
+from draftgraph.engine.request import Request, State
+from draftgraph.errors import DraftGraphError
+from draftgraph.server.errors import ApiError, bad_request, internal_error, log
+from draftgraph.server.metrics import Metrics, Seen
+from draftgraph.types import Delta
+
+Event: TypeAlias = Delta | ApiError  # the last event of a job is a delta with a finish reason, or an error
+
+
+@dataclass(eq=False, slots=True)
+class Job:
+    """One text to write. The engine thread owns it from `submit` to its last event.
+
+    Args:
+        put: called on the event loop with each event.
+        request: the engine's own; may be read after the last event.
+    """
+
+    ids: Sequence[int]
+    sampling: SamplingParams
+    budget: int
+    put: Callable[[Event], None]
+    request: Request | None = None
+    seen: Seen = field(default_factory=lambda: Seen(time.perf_counter()))
+
+
+class EngineThread:
+    """Owns the engine, and counts who is in it. Its public methods are for the event loop's thread.
+
+    Args:
+        capacity: most jobs at once, those that wait for a slot included.
+    """
+
+    def __init__(self, engine: Engine, capacity: int, metrics: Metrics) -> None:
+        self.capacity = capacity
+        self._engine = engine
+        self._metrics = metrics
+        self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
+        self._jobs: dict[int, Job] = {}
+        self._lock = threading.Lock()
+        self._num_reserved = 0
+        self._closing = False
+        self._stopped = False
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread = threading.Thread(target=self._run, name="engine")
+
+    @property
+    def num_reserved(self) -> int:
+        """Jobs in the engine or on their way to it."""
+        return self._num_reserved
+
+    @property
+    def is_up(self) -> bool:
+        """Whether new jobs are taken."""
+        return self._thread.is_alive() and not self._closing
+
+    def count(self, *states: State) -> int:
+        """Returns how many jobs stand in these states, about now."""
+        return sum(job.request is not None and job.request.state in states for job in list(self._jobs.values()))
+
+    def start(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._thread.start()
+
+    def check_open(self) -> None:
+        """Raises ApiError, 503 or 429, if a job would be refused now."""
+        if not self.is_up:
+            raise ApiError(503, "the server is stopping", code="stopping", headers={"retry-after": "5"})
+        if self._num_reserved >= self.capacity:
+            raise self._busy()
+
+    def reserve(self, num_jobs: int) -> None:
+        """Takes places, one per job; each is given back when its job ends, or by `release`.
+
+        Raises:
+            ApiError: 503 if the server is stopping, 429 if there are not that many places now.
+        """
+        self.check_open()
+        with self._lock:
+            if self._num_reserved + num_jobs > self.capacity:
+                raise self._busy()
+            self._num_reserved += num_jobs
+
+    def release(self, num_jobs: int) -> None:
+        """Gives back places whose jobs were not submitted, or ended."""
+        with self._lock:
+            self._num_reserved -= num_jobs
+            assert self._num_reserved >= 0, "a place was given back twice"
+
+    def submit(self, job: Job) -> None:
+        """Hands over a job that has a place."""
+        self._commands.put(partial(self._submit, job))
+
+    def cancel(self, job: Job) -> None:
+        """Ends a job between two steps; what it still puts is of no interest. Does nothing if it is over."""
+        self._commands.put(partial(self._cancel, job))
+
+    def close(self) -> None:
+        """Refuses new jobs from now on."""
+        self._closing = True
+
+    def end_all(self) -> None:
+        """Ends every job with an error that says that the server stops."""
+        error = ApiError(503, "the server stopped before the end of this answer", code="stopping")
+        self._commands.put(lambda: self._fail(list(self._jobs.values()), error))
+
+    def stop(self) -> None:
+        """Ends every job and the thread, and waits for it: at most one step."""
+        self.close()
+        self.end_all()
+        self._commands.put(self._stop)
+        if self._thread.is_alive():
+            self._thread.join()
+
+    def _busy(self) -> ApiError:
+        return ApiError(
+            429,
+            f"all {self.capacity} places are taken; try again soon",
+            code="overloaded",
+            headers={"retry-after": "1"},
+        )
+
+    # From here on: the engine thread.
+
+    def _run(self) -> None:
+        while not self._stopped:
+            try:
+                self._obey()
+                if self._engine.scheduler.has_work:
+                    self._step()
+            except Exception:
+                log.exception("the engine thread goes on after an error of its own")
+
+    def _obey(self) -> None:
+        """Carries out all commands that wait; sleeps until there is one if there is nothing else to do."""
+        if not self._engine.scheduler.has_work:
+            self._commands.get()()
+        while True:
+            try:
+                command = self._commands.get_nowait()
+            except Empty:
+                return
+            command()
+
+    def _stop(self) -> None:
+        self._stopped = True
+
+    def _submit(self, job: Job) -> None:
+        try:
+            job.request = self._engine.submit(job.ids, job.sampling, job.budget)
+        except DraftGraphError as error:
+            self._refuse(job, bad_request(error))
+        except Exception:
+            log.exception("a request could not be submitted")
+            self._refuse(job, internal_error())
+        else:
+            self._jobs[job.request.id] = job
+            self._metrics.prompt_tokens.inc(len(job.ids))
+
+    def _refuse(self, job: Job, error: ApiError) -> None:
+        self.release(1)
+        self._deliver([(job, error)])
+
+    def _step(self) -> None:
+        try:
+            self._engine.step()
+        except Exception:
+            log.exception("a step failed")
+            self._metrics.step_failures.inc()
+            jobs = list(self._jobs.values())
+            took_part = [job for job in jobs if job.request and job.request.state is not State.WAITING]
+            self._fail(took_part or jobs, internal_error())
+        self._hand_over()
+
+    def _hand_over(self) -> None:
+        """Sends every new delta on its way, and lets go of the jobs that ended."""
+        now = time.perf_counter()
+        events: list[tuple[Job, Event]] = []
+        for job in list(self._jobs.values()):
+            request = job.request
+            assert request is not None, "a job in the engine has a request"
+            while request.deltas:
+                delta = request.deltas.popleft()
+                self._metrics.record(delta, request.stats, job.seen, now)
+                if delta.token_ids or delta.finish_reason is not None:
+                    events.append((job, delta))
+            if request.state is State.FINISHED:
+                del self._jobs[request.id]
+                self.release(1)
+        self._deliver(events)
+
+    def _cancel(self, job: Job) -> None:
+        if job.request is not None and job.request.id in self._jobs:
+            self._end(job)
+            self._hand_over()
+
+    def _fail(self, jobs: Sequence[Job], error: ApiError) -> None:
+        for job in jobs:
+            self._end(job)
+            assert job.request is not None, "a job in the engine has a request"
+            del self._jobs[job.request.id]
+            self.release(1)
+            self._metrics.texts.labels("error").inc()
+        self._deliver([(job, error) for job in jobs])
+
+    def _end(self, job: Job) -> None:
+        """Takes a job out of the engine, also where a stage that should be told raises again."""
+        request = job.request
+        assert request is not None, "a job in the engine has a request"
+        try:
+            self._engine.cancel(request)
+        except Exception:
+            log.exception("a request could not be cancelled in order")
+            if request.state is not State.FINISHED:
+                request.state = State.FINISHED
+                self._engine.scheduler.retire(request)
+
+    def _deliver(self, events: Sequence[tuple[Job, Event]]) -> None:
+        if not events:
+            return
+        assert self._loop is not None, "started"
+        try:
+            self._loop.call_soon_threadsafe(_put_all, events)
+        except RuntimeError:
+            log.warning("the event loop has ended; %d events had nobody to go to", len(events))
+
+
+def _put_all(events: Sequence[tuple[Job, Event]]) -> None:
+    for job, event in events:
+        job.put(event)

@@ -1,0 +1,164 @@
+"""Who may ask: keys, host names and origins, checked before anything of a request is read.
+
+In: `ServerConfig` and the headers of a request. Out: the request goes on, or a 401 or 403. Keys are compared in
+constant time and appear in no message.
+
+A server without keys on this machine has two enemies. A web page of elsewhere may send it requests: they carry that
+page's `Origin`, which is refused unless it was allowed. And a page may rebind its own host name to 127.0.0.1, after
+which its requests are of one origin: they carry that name as `Host`, which is refused unless it is an address,
+localhost, or a name that was given. With keys neither matters, because no page has one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import re
+from collections.abc import Awaitable, Callable, Sequence
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from draftgraph.config import ServerConfig
+from draftgraph.data import read_text
+from draftgraph.errors import ParameterError
+from draftgraph.server.errors import ApiError, error_response
+
+OPEN_PATHS = frozenset({"/health"})  # answered without a key
+_SHORTEST_KEY = 16
+_HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d*)?")
+
+Check = Callable[[Scope], None]
+
+
+def read_keys(config: ServerConfig) -> tuple[bytes, ...]:
+    """Returns the hashes of the keys in the key file; () where there is none.
+
+    Raises:
+        ParameterError: the file has no key, or one that is too short or not plain text; or the server would answer
+            strangers without keys.
+        DataFileError: the file cannot be read.
+    """
+    if config.api_key_file is None:
+        _check_keyless(config)
+        return ()
+    lines = [line.strip() for line in read_text(Path(config.api_key_file)).splitlines()]
+    keys = [line for line in lines if line and not line.startswith("#")]
+    if not keys or not all(len(key) >= _SHORTEST_KEY and key.isascii() and " " not in key for key in keys):
+        raise ParameterError(
+            f"the keys of {config.api_key_file}",
+            f"one key a line, at least one, each of {_SHORTEST_KEY} or more ASCII characters without blanks",
+            "write long random keys, such as those of `openssl rand -hex 24`",
+        )
+    return tuple(_hash(key) for key in keys)
+
+
+def _check_keyless(config: ServerConfig) -> None:
+    if not is_loopback(config.host) and not config.allow_public:
+        raise ParameterError(
+            f"--host {config.host} without --api-key-file",
+            "an address of this machine alone, such as 127.0.0.1, or keys",
+            "give --api-key-file FILE, or --allow-public if everyone who reaches this machine may use it",
+        )
+    if "*" in config.cors_origin:
+        raise ParameterError(
+            "--cors-origin '*' without --api-key-file",
+            "the origins of your own pages, such as http://localhost:3000",
+            "name them, or give --api-key-file FILE",
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine reaches `host`."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def check_key(hashes: Sequence[bytes]) -> Check:
+    """Returns a check that a request outside OPEN_PATHS carries one of the keys."""
+
+    def check(scope: Scope) -> None:
+        if scope["path"] in OPEN_PATHS:
+            return
+        scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
+        given = _hash(key.strip())
+        # Every key is compared, whichever fits, and hashes hide lengths.
+        if sum([hmac.compare_digest(given, known) for known in hashes]) == 0 or scheme.lower() != "bearer":
+            raise ApiError(
+                401,
+                "a key is needed: Authorization: Bearer KEY",
+                code="invalid_api_key",
+                headers={"www-authenticate": "Bearer"},
+            )
+
+    return check
+
+
+def check_host(config: ServerConfig) -> Check:
+    """Returns a check that `Host` is an address, localhost or a name that was given."""
+    names = {"localhost", config.host.lower(), *(name.lower() for name in config.trusted_host)}
+
+    def check(scope: Scope) -> None:
+        host = _host_name(Headers(scope=scope).get("host", ""))
+        if host not in names and not _is_address(host):
+            raise ApiError(
+                403, f"the host name {host[:80]!r}; if it is yours, start with --trusted-host NAME", code="host"
+            )
+
+    return check
+
+
+def check_origin(config: ServerConfig) -> Check:
+    """Returns a check that a page which asks is our own or of an allowed origin."""
+
+    def check(scope: Scope) -> None:
+        headers = Headers(scope=scope)
+        origin = headers.get("origin")
+        if origin is None or origin in config.cors_origin or "*" in config.cors_origin:
+            return
+        if urlsplit(origin).netloc.lower() != headers.get("host", "").lower():
+            raise ApiError(
+                403, f"the origin {origin[:80]!r}; if it is yours, start with --cors-origin ORIGIN", code="origin"
+            )
+
+    return check
+
+
+class Gate:
+    """Lets a request through to `app` if every check does; answers it otherwise."""
+
+    def __init__(self, app: ASGIApp, checks: Sequence[Check]) -> None:
+        self._app = app
+        self._checks = checks
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] == "http":
+            try:
+                for check in self._checks:
+                    check(scope)
+            except ApiError as error:
+                return error_response(error)(scope, receive, send)
+        return self._app(scope, receive, send)
+
+
+def _hash(key: str) -> bytes:
+    return hashlib.sha256(key.encode(errors="replace")).digest()
+
+
+def _host_name(host: str) -> str:
+    """Returns a Host header without its port; "" for one that is none."""
+    match = _HOST.fullmatch(host.strip().lower())
+    return match[1] if match else ""
+
+
+def _is_address(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        return False
+    return True
