@@ -11,10 +11,12 @@ from draftgraph.types import Verdict
 
 @dataclass(slots=True)
 class SourceStats:
-    """One drafter's share: drafts of it that were verified, how many of them were accepted, and what asking it took."""
+    """One drafter's share: drafts of it that were verified, how many of them were accepted, and what asking it took in
+    how many steps, where the planner knows."""
 
     proposed: int = 0
     accepted: int = 0
+    asked: int = 0
     seconds: float = 0.0
 
 
@@ -83,7 +85,9 @@ class RequestStats:
         self.budgets[tree.num_drafts] = self.budgets.get(tree.num_drafts, 0) + 1
         self.plain_seconds += expense.plain
         for source, seconds in expense.drafts.items():
-            self.by_source.setdefault(source, SourceStats()).seconds += seconds
+            share = self.by_source.setdefault(source, SourceStats())
+            share.asked += 1
+            share.seconds += seconds
         for sources in tree.sources:
             for source in sources:
                 self.by_source.setdefault(source, SourceStats()).proposed += 1
@@ -108,7 +112,12 @@ class RequestStats:
             "budgets": {str(drafts): passes for drafts, passes in sorted(self.budgets.items())},
             "plain_tokens_per_second": round(self.plain_tokens_per_second, 2),
             "by_source": {
-                name: {"proposed": source.proposed, "accepted": source.accepted, "seconds": round(source.seconds, 4)}
+                name: {
+                    "proposed": source.proposed,
+                    "accepted": source.accepted,
+                    "asked": source.asked,
+                    "seconds": round(source.seconds, 4),
+                }
                 for name, source in sorted(self.by_source.items())
             },
         }
