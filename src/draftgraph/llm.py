@@ -11,44 +11,28 @@ never sees tensors.
 
 from __future__ import annotations
 
-import functools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeAlias, cast
 
-from draftgraph.config import AUTO, MAX_BUDGET, DraftConfig, EngineConfig, SamplingParams, from_options
-from draftgraph.data import read_text
-from draftgraph.draft.base import Drafter, Growth
-from draftgraph.draft.table import OFF, DraftSetup, build_drafter, check_draft
-from draftgraph.draft.translated import Translation
+from draftgraph.config import DraftConfig, EngineConfig, SamplingParams, from_options
+from draftgraph.draft.base import Drafter
+from draftgraph.draft.table import check_draft
 from draftgraph.engine.engine import Engine
-from draftgraph.engine.request import Request, State, Vocabulary
+from draftgraph.engine.request import Request, State
 from draftgraph.engine.stats import RequestStats
-from draftgraph.errors import ClosedError, ParameterError, PromptError, VocabularyMismatchError
-from draftgraph.models.catalog import CATALOG, Progress, ignore_progress, resolve
-from draftgraph.models.loader import Model, ModelFiles, count_words, load_model, open_files, read_words
-from draftgraph.models.translation import TokenTranslation
-from draftgraph.plan.cost import PassCost
-from draftgraph.plan.growth import ModelGrowth
-from draftgraph.plan.measure import cost_table
-from draftgraph.plan.planner import AutoPlanner, FixedPlanner, Planner
-from draftgraph.runner.base import Runner
-from draftgraph.runner.choose import cost_file, frequent_head, open_runner
+from draftgraph.errors import ClosedError, ParameterError, PromptError
+from draftgraph.models.catalog import Progress, ignore_progress
+from draftgraph.models.loader import Model
+from draftgraph.plan.planner import Planner
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.types import Delta, FinishReason, TokenLogprobs
-from draftgraph.verify.accept import RULES
-from draftgraph.verify.grammar import Grammars
+from draftgraph.workshop import Workshop, most_drafts
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[Message]  # a text to continue as it is, or the messages of a chat
-
-_DEFAULT_CONTEXT = 4096
-_DRAFT_CHUNK = 64
-_GUESSES = 8  # nodes of a draft model's first pass beyond its graph, the root included
-_BUDGET_OF_RESIDUAL = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,7 +153,7 @@ class LLM:
         if isinstance(options.get("json_schema"), dict):
             options["json_schema"] = json.dumps(options["json_schema"])
         (params,) = from_options(options, SamplingParams)
-        most = self.budget if budget is None else _most_drafts(DraftConfig(budget=budget))
+        most = self.budget if budget is None else most_drafts(DraftConfig(budget=budget))
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
         # If one prompt is refused, the streams of those before it are dropped, which cancels them.
         return [Stream(self.engine, self.engine.submit(ids, params, most)) for ids in encoded]
@@ -231,30 +215,12 @@ def load(
     if drafter is not None and "draft" in options:
         raise ParameterError("both drafter= and draft=", "one of them", "remove one")
     check_draft(draft_config.draft, engine_config.acceptance)
-    files = open_files(resolve(str(model), progress=progress))
-    context = _context_length(files, engine_config)
-    with ThreadPoolExecutor(1) as pool:  # the native runner reads its weights without the interpreter's lock
-        words = pool.submit(read_words, files)
-        vocab_size = count_words(files) or words.result().tokenizer.size
-        runner = open_runner(files, vocab_size, engine_config, context, engine_config.prefill_chunk + MAX_BUDGET)
-        target = words.result()
-    planner = _planner(target, runner, draft_config, engine_config)
-    if drafter is None:
-        drafter = build_drafter(_setup(target, draft_config, engine_config, context, planner))
-    tokenizer = target.tokenizer
-    encode = functools.partial(tokenizer.encode, special=False)
-    grammars = Grammars(tokenizer.size, target.end_ids, tokenizer.token_bytes, encode)
-    engine = Engine(
-        runner,
-        drafter,
-        RULES[engine_config.acceptance],
-        Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes, grammars.constrain),
-        planner=planner,
-        merge_length=draft_config.merge,
-        prefill_chunk=engine_config.prefill_chunk,
-    )
-    name = str(model) if str(model) in CATALOG else target.name
-    return LLM(target, runner, engine, _most_drafts(draft_config), name)
+    return llm_of(Workshop(model, engine_config, progress), draft_config, drafter)
+
+
+def llm_of(shop: Workshop, draft: DraftConfig, drafter: Drafter | None = None, planner: Planner | None = None) -> LLM:
+    """Returns an LLM over an opened target; arguments as for `Workshop.engine`."""
+    return LLM(shop.target, shop.runner, shop.engine(draft, drafter, planner), most_drafts(draft), shop.name)
 
 
 def is_several(prompts: Any) -> bool:
@@ -273,73 +239,3 @@ def is_several(prompts: Any) -> bool:
 def _logprobs_json(one: TokenLogprobs) -> dict[str, Any]:
     top = [{"token_id": token, "logprob": logprob} for token, logprob in one.top]
     return {"token_id": one.token, "logprob": one.logprob, "top": top}
-
-
-def _context_length(model: ModelFiles, config: EngineConfig) -> int:
-    longest = model.config.context_length
-    if config.context is None:
-        return min(longest, _DEFAULT_CONTEXT, config.kv_tokens or longest)
-    if config.context > longest:
-        raise ParameterError(f"context={config.context}", f"at most {longest}, the model's own", "lower --context")
-    if config.kv_tokens is not None and config.context > config.kv_tokens:
-        raise ParameterError(
-            f"context={config.context} with kv_tokens={config.kv_tokens}",
-            "a context that the key-value cache can hold",
-            "lower --context or raise --kv-tokens",
-        )
-    return config.context
-
-
-def _most_drafts(config: DraftConfig) -> int:
-    return config.budget if isinstance(config.budget, int) else MAX_BUDGET
-
-
-def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineConfig) -> Planner:
-    """Returns the planner that the budget asks for.
-
-    Under `residual` a text depends on how much was drafted, which must not depend on the clock.
-    """
-    if draft.budget != AUTO or draft.draft.strip() == OFF:
-        return FixedPlanner()
-    if engine.acceptance == "residual":
-        return FixedPlanner(_BUDGET_OF_RESIDUAL)
-    return AutoPlanner(PassCost(cost_table(runner, cost_file(target, engine))))
-
-
-def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int, planner: Planner) -> DraftSetup:
-    opened: dict[Runner, Model] = {}
-    translations: dict[Runner, Translation | None] = {}
-
-    def open_model(argument: str) -> Runner:
-        path = resolve(argument)
-        model = target if path == target.path else load_model(path)
-        difference = target.tokenizer.first_difference(model.tokenizer)
-        if difference is not None and engine.acceptance == "residual":
-            raise VocabularyMismatchError(
-                f"draft model {argument} with --acceptance residual: {difference}",
-                "a draft model with the target's vocabulary, whose draws can be accounted for",
-                "choose one of the same family, or use --acceptance match",
-            )
-        longest = min(context, model.config.context_length)
-        coarse = model is not target  # a model that drafts for itself shows what drafting does, and stays as it is
-        reduced = frequent_head(model) if coarse else None
-        most = _DRAFT_CHUNK + MAX_BUDGET + _GUESSES
-        runner = open_runner(model, model.tokenizer.size, engine, longest, most, reduced=reduced)
-        opened[runner] = model
-        translations[runner] = TokenTranslation(model.tokenizer, target.tokenizer) if difference else None
-        return runner
-
-    corpus = _corpus(target, draft.corpus)
-    if not isinstance(planner, AutoPlanner):
-        return DraftSetup(draft, engine.acceptance, corpus, open_model, translations.get)
-
-    def growth(source: str, runner: Runner) -> Growth:
-        model = opened[runner]
-        cost = PassCost(cost_table(runner, cost_file(model, engine, coarse=model is not target)))
-        return ModelGrowth(planner, source, cost, draft.depth)
-
-    return DraftSetup(draft, engine.acceptance, corpus, open_model, translations.get, planner, growth)
-
-
-def _corpus(model: Model, file: str | None) -> list[int]:
-    return [] if file is None else model.tokenizer.encode(read_text(Path(file)), special=False)
