@@ -96,7 +96,7 @@ def test_a_model_that_drafts_for_itself_is_always_right(runner: str, num_tokens:
 def test_translated_into_its_own_vocabulary_it_is_nearly_always_right(smollm2_path: Path) -> None:
     """Only words of several tokens, cut by the end of a step, are guessed less well."""
     model = load_model(smollm2_path)
-    runner = open_runner(model, EngineConfig(runner="native"), 512, 128)
+    runner = open_runner(model, model.tokenizer.size, EngineConfig(runner="native"), 512, 128)
     drafter = TranslatedDrafter(runner, TokenTranslation(model.tokenizer, model.tokenizer), 1, 4)
     with dg.load(smollm2_path, runner="native", drafter=drafter, budget=4) as llm:
         done = llm.generate(SKY, max_tokens=101, ignore_eos=True)

@@ -29,7 +29,7 @@ class ReducedHead:
         fixed = sorted(set(ids))
         self._vocab_size = vocab_size
         self._first_spare = len(fixed)
-        spare = -len(fixed) % TILE + min(_SPARE, -(-(vocab_size - len(fixed)) // TILE) * TILE)
+        spare = min(-len(fixed) % TILE + _SPARE, vocab_size - len(fixed))
         self.ids: IntArray = np.concatenate([np.asarray(fixed, np.int32), np.full(spare, -1, np.int32)])
         self._present = np.zeros(vocab_size, np.bool_)
         self._present[fixed] = True
@@ -57,7 +57,10 @@ class ReducedHead:
 
     def rows_of(self, tile: int) -> IntArray:
         """Returns [16]: the ids whose rows a tile holds; places that are free hold row 0."""
-        return np.maximum(self.ids[tile * TILE : (tile + 1) * TILE], 0)
+        rows = np.zeros(TILE, np.int32)
+        ids = self.ids[tile * TILE : (tile + 1) * TILE]
+        rows[: len(ids)] = np.maximum(ids, 0)
+        return rows
 
     def spread(self, logits: FloatArray) -> FloatArray:
         """Returns [rows, vocabulary] from logits [rows, head]: -inf for tokens outside the head."""

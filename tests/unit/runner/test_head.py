@@ -14,7 +14,7 @@ def test_the_fixed_ids_come_first_and_the_rest_is_free() -> None:
     head = ReducedHead([5, 3, 3], 100)
     assert head.ids[:2].tolist() == [3, 5]
     assert set(head.ids[2:].tolist()) == {-1}
-    assert len(head) % TILE == 0
+    assert len(head) % TILE == 0 or len(head) == 100  # no larger than the vocabulary
 
 
 def test_tokens_that_were_read_get_a_place_once() -> None:
