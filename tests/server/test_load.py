@@ -26,39 +26,31 @@ def small(model_path: Path) -> Iterator[Serving]:
 
 def test_more_than_fit_are_refused_at_once(small: Serving) -> None:
     """D-SV-17: two run, three wait, the rest is told to come back; those that were taken finish."""
-    small.brake.hold()
-    try:
-        with ThreadPoolExecutor(5) as pool:
-            taken = [pool.submit(small.post, TEXT, {"prompt": "Once", "max_tokens": 20}) for _ in range(5)]
-            wait_for(lambda: small.server._service.engine.num_reserved == 5)
-            delays, bodies = [], ({"prompt": "a"}, {"prompt": "a", "stream": True}, {"prompt": "a", "n": 2})
-            for body in bodies * 10:
-                started = time.perf_counter()
-                answer = small.post(TEXT, body)
-                delays.append(time.perf_counter() - started)
-                assert error_of(answer, 429)["type"] == "rate_limit_error"
-                assert int(answer.headers["retry-after"]) >= 1
-            with small.http() as client:  # before the body is even looked at
-                error_of(client.post(TEXT, content=b"{", headers={"content-type": "application/json"}), 429)
-            small.brake.release()
-            assert [job.result().json()["usage"]["completion_tokens"] for job in taken] == [20] * 5
-    finally:
+    with ThreadPoolExecutor(5) as pool, small.brake.held():
+        taken = [pool.submit(small.post, TEXT, {"prompt": "Once", "max_tokens": 20}) for _ in range(5)]
+        wait_for(lambda: small.server._service.engine.num_reserved == 5)
+        delays, bodies = [], ({"prompt": "a"}, {"prompt": "a", "stream": True}, {"prompt": "a", "n": 2})
+        for body in bodies * 10:
+            started = time.perf_counter()
+            answer = small.post(TEXT, body)
+            delays.append(time.perf_counter() - started)
+            assert error_of(answer, 429)["type"] == "rate_limit_error"
+            assert int(answer.headers["retry-after"]) >= 1
+        with small.http() as client:  # before the body is even looked at
+            error_of(client.post(TEXT, content=b"{", headers={"content-type": "application/json"}), 429)
         small.brake.release()
+        assert [job.result().json()["usage"]["completion_tokens"] for job in taken] == [20] * 5
     assert min(delays) < 0.1  # the others too, where nothing else runs on this machine
     small.assert_idle()
 
 
 def test_a_request_for_more_texts_than_places_left_is_refused(small: Serving) -> None:
-    small.brake.hold()
-    try:
-        with ThreadPoolExecutor(1) as pool:
-            taken = pool.submit(small.post, TEXT, {"prompt": "Once", "max_tokens": 5, "n": 4})
-            wait_for(lambda: small.server._service.engine.num_reserved == 4)
-            error_of(small.post(TEXT, {"prompt": ["a", "b"]}), 429)
-            small.brake.release()
-            assert len(taken.result().json()["choices"]) == 4
-    finally:
+    with ThreadPoolExecutor(1) as pool, small.brake.held():
+        taken = pool.submit(small.post, TEXT, {"prompt": "Once", "max_tokens": 5, "n": 4})
+        wait_for(lambda: small.server._service.engine.num_reserved == 4)
+        error_of(small.post(TEXT, {"prompt": ["a", "b"]}), 429)
         small.brake.release()
+        assert len(taken.result().json()["choices"]) == 4
     small.assert_idle()
 
 

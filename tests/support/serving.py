@@ -52,6 +52,15 @@ class Brake:
     def release(self) -> None:
         self._free.set()
 
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Holds the steps up while the block runs, or until `release`."""
+        self.hold()
+        try:
+            yield
+        finally:
+            self.release()
+
 
 @dataclass(frozen=True, slots=True)
 class Serving:
