@@ -13,10 +13,10 @@ import argparse
 import itertools
 import json
 import statistics
-import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from peers import Write, llama_cpp
 
 import draftgraph as dg
 from draftgraph.data import read_prompts
@@ -25,11 +25,8 @@ from draftgraph.speeds import memory_speed
 
 HERE = Path(__file__).parent
 
-# (prompt ids, tokens to write) -> (seconds until the first token, seconds for the others, ids)
-Side = Callable[[list[int], int], tuple[float, float, list[int]]]
 
-
-def ours(llm: dg.LLM) -> Side:
+def ours(llm: dg.LLM) -> Write:
     """Returns plain decoding by DraftGraph."""
 
     def write(ids: list[int], count: int) -> tuple[float, float, list[int]]:
@@ -37,25 +34,6 @@ def ours(llm: dg.LLM) -> Side:
         while llm.engine.scheduler.has_work:
             llm.engine.step()
         return request.stats.prefill_seconds, request.stats.decode_seconds, request.output
-
-    return write
-
-
-def theirs(model: str, threads: int) -> Side:
-    """Returns greedy decoding by llama.cpp."""
-    from llama_cpp import Llama
-
-    llama = Llama(model, n_ctx=2048, n_threads=threads, n_threads_batch=threads, n_batch=512, verbose=False)
-
-    def write(ids: list[int], count: int) -> tuple[float, float, list[int]]:
-        llama.reset()
-        start, found, times = time.perf_counter(), [], []
-        for token in llama.generate(ids, temp=0.0, repeat_penalty=1.0, reset=True):
-            times.append(time.perf_counter())
-            found.append(int(token))
-            if len(found) == count:
-                break
-        return times[0] - start, times[-1] - times[0], found
 
     return write
 
@@ -69,7 +47,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     args = parser.parse_args()
     with dg.load(args.model, draft="off", threads=args.threads, context=2048) as llm:
-        sides = {"draftgraph": ours(llm), "llama.cpp": theirs(args.model, args.threads)}
+        sides = {"draftgraph": ours(llm), "llama.cpp": llama_cpp(args.model, args.threads, 2048)}
         prompts = [llm.model.tokenizer.encode(p.text, special=False) for p in read_prompts(HERE / "prompts.jsonl")]
         prompts = prompts[: args.prompts]
         long_prompt = list(itertools.islice(itertools.cycle(itertools.chain(*prompts)), 512))
@@ -81,7 +59,7 @@ def main() -> None:
     print(json.dumps(result))
 
 
-def compare(sides: dict[str, Side], prompts: list[list[int]], long_prompt: list[int], count: int) -> dict[str, Any]:
+def compare(sides: dict[str, Write], prompts: list[list[int]], long_prompt: list[int], count: int) -> dict[str, Any]:
     """Returns medians per side and the median of the ratios, ours over theirs."""
     decode: dict[str, list[float]] = {name: [] for name in sides}
     prefill: dict[str, list[float]] = {name: [] for name in sides}

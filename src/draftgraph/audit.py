@@ -86,7 +86,12 @@ def audit(llm: LLM, prompts: Sequence[tuple[str, Prompt]], report: Report, **sam
 
 def as_prompts(prompts: Sequence[DataPrompt], *, raw: bool) -> list[tuple[str, Prompt]]:
     """Returns (id, prompt) pairs: texts as they are, or each as the first message of a chat."""
-    return [(prompt.id, prompt.text if raw else as_chat(prompt.text)) for prompt in prompts]
+    return [(prompt.id, as_prompt(prompt, raw=raw)) for prompt in prompts]
+
+
+def as_prompt(prompt: DataPrompt, *, raw: bool) -> Prompt:
+    """Returns the text as it is, or as the first message of a chat."""
+    return prompt.text if raw else as_chat(prompt.text)
 
 
 def as_chat(text: str) -> list[dict[str, str]]:

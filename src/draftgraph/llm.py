@@ -231,30 +231,57 @@ def load(
     if drafter is not None and "draft" in options:
         raise ParameterError("both drafter= and draft=", "one of them", "remove one")
     check_draft(draft_config.draft, engine_config.acceptance)
-    files = open_files(resolve(str(model), progress=progress))
-    context = _context_length(files, engine_config)
-    with ThreadPoolExecutor(1) as pool:  # the native runner reads its weights without the interpreter's lock
-        words = pool.submit(read_words, files)
-        vocab_size = count_words(files) or words.result().tokenizer.size
-        runner = open_runner(files, vocab_size, engine_config, context, engine_config.prefill_chunk + MAX_BUDGET)
-        target = words.result()
-    planner = _planner(target, runner, draft_config, engine_config)
-    if drafter is None:
-        drafter = build_drafter(_setup(target, draft_config, engine_config, context, planner))
-    tokenizer = target.tokenizer
-    encode = functools.partial(tokenizer.encode, special=False)
-    grammars = Grammars(tokenizer.size, target.end_ids, tokenizer.token_bytes, encode)
-    engine = Engine(
-        runner,
-        drafter,
-        RULES[engine_config.acceptance],
-        Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes, grammars.constrain),
-        planner=planner,
-        merge_length=draft_config.merge,
-        prefill_chunk=engine_config.prefill_chunk,
-    )
-    name = str(model) if str(model) in CATALOG else target.name
-    return LLM(target, runner, engine, _most_drafts(draft_config), name)
+    return Workshop(model, engine_config, progress).llm(draft_config, drafter)
+
+
+class Workshop:
+    """One loaded target, from which any number of LLMs are made: each model file is loaded once, each LLM learns alone.
+
+    All of them take their requests' slots from one runner, so each can be used while the others have nothing to do.
+
+    Args:
+        model, progress: see `load`.
+        config: how the target and all draft models run.
+    """
+
+    def __init__(self, model: str | Path, config: EngineConfig, progress: Progress = ignore_progress) -> None:
+        files = open_files(resolve(str(model), progress=progress))
+        self.config = config
+        self.context = _context_length(files, config)
+        most = config.prefill_chunk + MAX_BUDGET
+        with ThreadPoolExecutor(1) as pool:  # the native runner reads its weights without the interpreter's lock
+            words = pool.submit(read_words, files)
+            vocab_size = count_words(files) or words.result().tokenizer.size
+            self.runner = open_runner(files, vocab_size, config, self.context, most)
+            self.target = words.result()
+        self.name = str(model) if str(model) in CATALOG else self.target.name
+        self.drafts: dict[str, tuple[PagedRunner, Model]] = {}  # draft models opened so far, by argument
+
+    def llm(self, draft: DraftConfig, drafter: Drafter | None = None, planner: Planner | None = None) -> LLM:
+        """Returns an LLM with these draft settings, which have passed `check_draft`; a drafter or a planner that is
+        given takes the place of theirs."""
+        target, config = self.target, self.config
+        planner = planner or _planner(target, self.runner, draft, config)
+        if drafter is None:
+            drafter = build_drafter(_setup(self, draft, planner))
+        tokenizer = target.tokenizer
+        encode = functools.partial(tokenizer.encode, special=False)
+        grammars = Grammars(tokenizer.size, target.end_ids, tokenizer.token_bytes, encode)
+        engine = Engine(
+            self.runner,
+            drafter,
+            RULES[config.acceptance],
+            Vocabulary(tokenizer.size, frozenset(target.end_ids), tokenizer.token_bytes, grammars.constrain),
+            planner=planner,
+            merge_length=draft.merge,
+            prefill_chunk=config.prefill_chunk,
+        )
+        return LLM(target, self.runner, engine, _most_drafts(draft), self.name)
+
+    def pass_cost(self, argument: str | None = None) -> PassCost:
+        """Returns what a pass of the target, or of the draft model `argument`, was measured to cost on this machine."""
+        runner, model = (self.runner, self.target) if argument is None else self.drafts[argument]
+        return PassCost(cost_table(runner, cost_file(model, self.config, coarse=model is not self.target)))
 
 
 def is_several(prompts: Any) -> bool:
@@ -306,39 +333,45 @@ def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineCo
     return AutoPlanner(PassCost(cost_table(runner, cost_file(target, engine))))
 
 
-def _setup(target: Model, draft: DraftConfig, engine: EngineConfig, context: int, planner: Planner) -> DraftSetup:
-    opened: dict[Runner, Model] = {}
-    translations: dict[Runner, Translation | None] = {}
+def _setup(shop: Workshop, draft: DraftConfig, planner: Planner) -> DraftSetup:
+    target, engine = shop.target, shop.config
 
     def open_model(argument: str) -> Runner:
-        path = resolve(argument)
-        model = target if path == target.path else load_model(path)
-        difference = target.tokenizer.first_difference(model.tokenizer)
-        if difference is not None and engine.acceptance == "residual":
-            raise VocabularyMismatchError(
-                f"draft model {argument} with --acceptance residual: {difference}",
-                "a draft model with the target's vocabulary, whose draws can be accounted for",
-                "choose one of the same family, or use --acceptance match",
-            )
-        longest = min(context, model.config.context_length)
-        coarse = model is not target  # a model that drafts for itself shows what drafting does, and stays as it is
-        reduced = frequent_head(model) if coarse else None
-        most = _DRAFT_CHUNK + MAX_BUDGET + _GUESSES
-        runner = open_runner(model, model.tokenizer.size, engine, longest, most, reduced=reduced)
-        opened[runner] = model
-        translations[runner] = TokenTranslation(model.tokenizer, target.tokenizer) if difference else None
-        return runner
+        if argument not in shop.drafts:
+            shop.drafts[argument] = _open_draft(shop, argument)
+        return shop.drafts[argument][0]
+
+    def translation(runner: Runner) -> Translation | None:
+        tokenizer = next(model for opened, model in shop.drafts.values() if opened is runner).tokenizer
+        same = target.tokenizer.first_difference(tokenizer) is None
+        return None if same else TokenTranslation(tokenizer, target.tokenizer)
 
     corpus = _corpus(target, draft.corpus)
     if not isinstance(planner, AutoPlanner):
-        return DraftSetup(draft, engine.acceptance, corpus, open_model, translations.get)
+        return DraftSetup(draft, engine.acceptance, corpus, open_model, translation)
 
     def growth(source: str, runner: Runner) -> Growth:
-        model = opened[runner]
-        cost = PassCost(cost_table(runner, cost_file(model, engine, coarse=model is not target)))
-        return ModelGrowth(planner, source, cost, draft.depth)
+        argument = next(argument for argument, (opened, _) in shop.drafts.items() if opened is runner)
+        return ModelGrowth(planner, source, shop.pass_cost(argument), draft.depth)
 
-    return DraftSetup(draft, engine.acceptance, corpus, open_model, translations.get, planner, growth)
+    return DraftSetup(draft, engine.acceptance, corpus, open_model, translation, planner, growth)
+
+
+def _open_draft(shop: Workshop, argument: str) -> tuple[PagedRunner, Model]:
+    path = resolve(argument)
+    model = shop.target if path == shop.target.path else load_model(path)
+    difference = shop.target.tokenizer.first_difference(model.tokenizer)
+    if difference is not None and shop.config.acceptance == "residual":
+        raise VocabularyMismatchError(
+            f"draft model {argument} with --acceptance residual: {difference}",
+            "a draft model with the target's vocabulary, whose draws can be accounted for",
+            "choose one of the same family, or use --acceptance match",
+        )
+    longest = min(shop.context, model.config.context_length)
+    # A model that drafts for itself shows what drafting does, and stays as it is.
+    reduced = frequent_head(model) if model is not shop.target else None
+    most = _DRAFT_CHUNK + MAX_BUDGET + _GUESSES
+    return open_runner(model, model.tokenizer.size, shop.config, longest, most, reduced=reduced), model
 
 
 def _corpus(model: Model, file: str | None) -> list[int]:

@@ -8,17 +8,19 @@ from __future__ import annotations
 import sys
 
 from draftgraph.cli import console
+from draftgraph.cli.bench import bench
 from draftgraph.cli.commands import app
 from draftgraph.cli.measure import perplexity, profile
+from draftgraph.cli.plan import plan
 from draftgraph.cli.serve import serve
 from draftgraph.errors import DraftGraphError, ParameterError
 
-for _command in (serve, profile, perplexity):
+for _command in (serve, bench, plan, profile, perplexity):
     app.command()(_command)
 
 
 def main() -> None:
-    """Runs the command line; the exit code is 0, 1 (an audit found a mismatch), 2 (bad input) or 130 (interrupted)."""
+    """Runs the command line; the exit code is 0, 1 (texts differ that must not), 2 (bad input) or 130 (interrupted)."""
     try:
         app()
     except DraftGraphError as error:

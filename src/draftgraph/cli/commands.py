@@ -1,26 +1,40 @@
-"""The commands. Each one loads, calls, prints; options come from the config fields."""
+"""The commands, but for those with files of their own. Each one loads, calls, prints; options come from the config
+fields."""
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.table import Table
 
 from draftgraph import audit as audits
-from draftgraph import bench as benches
 from draftgraph.cli import console
 from draftgraph.cli.chat import run_chat
+from draftgraph.cli.explanation import print_explanation
 from draftgraph.cli.options import Options, with_options
 from draftgraph.cli.report import print_doctor, print_stats
-from draftgraph.cli.shared import JsonOption, ModelArgument, check_out, loaded, status, write
+from draftgraph.cli.shared import (
+    DataOption,
+    FileOption,
+    JsonOption,
+    LimitOption,
+    ModelArgument,
+    PromptOption,
+    RawOption,
+    check_out,
+    loaded,
+    read_prompt,
+    require_repeatable,
+    status,
+    write,
+)
 from draftgraph.config import DraftConfig, EngineConfig, SamplingParams
-from draftgraph.data import read_prompts, read_text
+from draftgraph.data import read_prompts
 from draftgraph.doctor import examine
 from draftgraph.draw import render_html, render_svg
 from draftgraph.errors import ParameterError, PromptError
+from draftgraph.explain import explain_completion
 from draftgraph.models.catalog import CATALOG
 from draftgraph.models.catalog import pull as pull_model
 from draftgraph.rng import fresh_seed
@@ -35,12 +49,6 @@ app = typer.Typer(
     rich_markup_mode="rich",
 )
 
-RawOption = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
-DataOption = Annotated[Path, typer.Option("--data", help="Prompts: JSON lines with turns, or plain text, one a line.")]
-LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first prompts.")]
-PromptOption = Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt.")]
-FileOption = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file; - is stdin.")]
-
 
 @app.command()
 @with_options(SamplingParams, DraftConfig, EngineConfig)
@@ -54,10 +62,13 @@ def generate(
     trace: Annotated[
         bool, typer.Option("--trace", help="Colour each word by its source: a drafter or the target.")
     ] = False,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Say afterwards what was drafted, what it cost and whether it paid.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Write the answer to a prompt, streaming."""
-    text = _prompt(prompt, file)
+    text = read_prompt(prompt, file)
     with loaded(model, options) as llm:
         stream = llm.stream(text if raw else audits.as_chat(text), **options.sampling)
         tracer = console.Tracer(llm.model.tokenizer.token_bytes)
@@ -66,11 +77,15 @@ def generate(
                 for piece, source in tracer.pieces(delta):
                     console.print_text(piece, source if trace else TARGET)
         completion = stream.finish()
+        explanation = explain_completion(llm, completion) if explain else None
     if as_json:
-        console.print_json(completion.to_json())
+        explained = {} if explanation is None else {"explain": explanation.to_json()}
+        console.print_json(completion.to_json() | explained)
         return
     console.out.print()
     print_stats(completion.stats, trace=trace)
+    if explanation is not None:
+        print_explanation(explanation)
 
 
 @app.command()
@@ -120,12 +135,7 @@ def audit(
     """Prove that the text with drafts is the text without, token for token."""
     prompts = read_prompts(data, limit)
     sampling = {"seed": fresh_seed()} | options.sampling
-    if options.load.get("acceptance") == "residual" and sampling.get("temperature"):
-        raise ParameterError(
-            "an audit of --acceptance residual with a temperature",
-            "--acceptance match, whose text does not depend on the drafts; residual keeps only the distribution",
-            "use --acceptance match or --temperature 0",
-        )
+    require_repeatable(options)
     with loaded(model, options) as llm, status() as report:
         result = audits.audit(llm, audits.as_prompts(prompts, raw=raw), report, **sampling)
     if as_json:
@@ -165,7 +175,7 @@ def graph(
 ) -> None:
     """Draw the token graph of a step, the tree that was verified, and what was accepted."""
     check_out(out, ".svg", ".html")
-    text = _prompt(prompt, file)
+    text = read_prompt(prompt, file)
     wider = Options(options.sampling, {"budget": 10} | options.load)  # more to see than what is fastest
     with loaded(model, wider) as llm, status() as report:
         report("writing")
@@ -199,53 +209,3 @@ def graph(
             markup=False,
             emoji=False,
         )
-
-
-@app.command()
-@with_options(SamplingParams, DraftConfig, EngineConfig)
-def bench(
-    *,
-    model: ModelArgument,
-    data: DataOption,
-    options: Options,
-    limit: LimitOption = None,
-    raw: RawOption = False,
-    as_json: JsonOption = False,
-) -> None:
-    """Measure plain and drafted decoding, alternately, and print the ceiling beside them."""
-    prompts = read_prompts(data, limit)
-    sampling = {"max_tokens": 64, "seed": 0} | options.sampling
-    with loaded(model, options) as llm, status() as report:
-        pairs = benches.bench(llm, prompts, report, raw=raw, **sampling)
-        result = benches.summarise(llm, pairs)
-    if as_json:
-        console.print_json(result)
-        return
-    ceiling = result["ceiling"]
-    console.out.print(
-        f"ceiling of plain decoding: {ceiling['weight_bytes'] / 1e6:.0f} MB of weights a pass over "
-        f"{ceiling['memory_bytes_per_second'] / 1e9:.1f} GB/s = {ceiling['plain_tokens_per_second']:.1f} tokens/s"
-    )
-    table = Table("task", *("plain tok/s", "graph tok/s", "tokens/step", "speedup"), box=None)
-    for task, row in [*result["per_task"].items(), ("all", result)]:
-        graph_row = row["graph"]
-        table.add_row(
-            task,
-            *(f"{v:.2f}" for v in (row["plain"]["tokens_per_second"], graph_row["tokens_per_second"])),
-            *(f"{v:.2f}" for v in (graph_row["tokens_per_step"], row["speedup"])),
-        )
-    console.out.print(table)
-    console.out.print(
-        f"medians over {result['prompts']} prompts; texts identical: {'yes' if result['identical'] else 'NO'}"
-    )
-
-
-def _prompt(prompt: str | None, file: Path | None) -> str:
-    if (prompt is None) == (file is None):
-        raise ParameterError(
-            "both -p and -f" if file else "neither -p nor -f", "one of them", "give -p TEXT or -f FILE"
-        )
-    if prompt is not None:
-        return prompt
-    assert file is not None, "one of the two is given"
-    return console.read_stdin(sys.stdin.read) if str(file) == "-" else read_text(file)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,8 +13,11 @@ import typer
 
 from draftgraph.cli import console
 from draftgraph.cli.options import Options
+from draftgraph.config import DraftConfig, EngineConfig, from_options
+from draftgraph.data import read_text
+from draftgraph.draft.table import check_draft
 from draftgraph.errors import ParameterError
-from draftgraph.llm import LLM, load
+from draftgraph.llm import LLM, Workshop, load
 from draftgraph.models.catalog import resolve
 from draftgraph.models.families import open_source, read_config
 
@@ -24,6 +28,11 @@ ModelArgument = Annotated[
     ),
 ]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print one line of JSON last, and nothing else on stdout.")]
+RawOption = Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")]
+DataOption = Annotated[Path, typer.Option("--data", help="Prompts: JSON lines with turns, or plain text, one a line.")]
+LimitOption = Annotated[int | None, typer.Option("--limit", min=1, help="Use only the first prompts.")]
+PromptOption = Annotated[str | None, typer.Option("--prompt", "-p", help="The prompt.")]
+FileOption = Annotated[Path | None, typer.Option("--file", "-f", help="Read the prompt from a file; - is stdin.")]
 
 
 @contextmanager
@@ -33,6 +42,28 @@ def loaded(model: str, options: Options) -> Iterator[LLM]:
         llm = load(model, progress=bar.update, **options.load)
     with llm:
         yield llm
+
+
+def open_workshop(model: str, options: Options) -> tuple[Workshop, DraftConfig]:
+    """Loads a model as `loaded` does, to compare several ways to draft, and returns the draft settings beside it."""
+    draft, engine = from_options(options.load, DraftConfig, EngineConfig)
+    check_draft(draft.draft, engine.acceptance)
+    with console.DownloadBar() as bar:
+        return Workshop(model, engine, bar.update), draft
+
+
+def require_repeatable(options: Options) -> None:
+    """Checks that a text must not depend on the drafts.
+
+    Raises:
+        ParameterError: `residual` with a temperature keeps only the distribution.
+    """
+    if options.load.get("acceptance") == "residual" and options.sampling.get("temperature"):
+        raise ParameterError(
+            "a comparison of texts under --acceptance residual with a temperature",
+            "--acceptance match, whose text does not depend on the drafts; residual keeps only the distribution",
+            "use --acceptance match or --temperature 0",
+        )
 
 
 @contextmanager
@@ -59,9 +90,21 @@ def check_out(out: Path, *endings: str) -> None:
         raise ParameterError(f"--out {out}", "a file; this is a folder", "change the name")
 
 
-def write(out: Path, picture: str) -> None:
-    """Writes a picture. Raises ParameterError if the file cannot be written."""
+def write(out: Path, text: str) -> None:
+    """Writes a file. Raises ParameterError if the file cannot be written."""
     try:
-        out.write_text(picture, encoding="utf-8")
+        out.write_text(text, encoding="utf-8")
     except OSError as error:
         raise ParameterError(f"--out {out}: {error.strerror}", "a file that can be written", "change it") from error
+
+
+def read_prompt(prompt: str | None, file: Path | None) -> str:
+    """Returns the prompt of -p, or of -f, where - is stdin."""
+    if (prompt is None) == (file is None):
+        raise ParameterError(
+            "both -p and -f" if file else "neither -p nor -f", "one of them", "give -p TEXT or -f FILE"
+        )
+    if prompt is not None:
+        return prompt
+    assert file is not None, "one of the two is given"
+    return console.read_stdin(sys.stdin.read) if str(file) == "-" else read_text(file)

@@ -77,14 +77,23 @@ def build_drafter(setup: DraftSetup) -> Drafter:
     names = _names(setup.config.draft)
     if names == [OFF]:
         return NoDrafter()
-    pairs = sorted((item.partition(":") for item in names), key=lambda parts: list(DRAFTERS).index(parts[0]))
-    only = sum(name == MODEL for name, _, _ in pairs) == 1
     members = {}
-    for name, colon, argument in pairs:
-        source = name if only or not argument else name + colon + Path(argument).stem
-        source = name + colon + argument if source in members else source
+    for source, item in named_sources(setup.config.draft).items():
+        name, _, argument = item.partition(":")
         members[source] = DRAFTERS[name](setup, source, argument)
     return MixtureDrafter(members, setup.advice)
+
+
+def named_sources(draft: str) -> dict[str, str]:
+    """Returns the sources of `--draft`, the name under which each proposes -> its item; cheap ones first."""
+    pairs = [item.partition(":") for item in _names(draft) if item != OFF]
+    only = sum(name == MODEL for name, _, _ in pairs) == 1
+    sources: dict[str, str] = {}
+    for name, colon, argument in sorted(pairs, key=lambda parts: list(DRAFTERS).index(parts[0])):
+        source = name if only or not argument else name + colon + Path(argument).stem
+        source = name + colon + argument if source in sources else source
+        sources[source] = name + colon + argument
+    return sources
 
 
 def check_draft(draft: str, acceptance: str) -> None:

@@ -5,24 +5,32 @@ in one pass; at the foot, what the step wrote. Pure functions: the same view giv
 visible and always escaped; the output refers to nothing outside itself. Must never know an engine or a model.
 """
 
+from draftgraph.draw.chart import Bars, Lines, Series, render_bars, render_lines
 from draftgraph.draw.page import render_html
 from draftgraph.draw.panels import Panel, lay_out
 from draftgraph.draw.plot import Line, render_plot
 from draftgraph.draw.svg import render_svg
 from draftgraph.draw.text import visible
+from draftgraph.draw.tree import render_tree
 from draftgraph.draw.view import StepView, ViewEdge, ViewNode, ViewTreeNode, sources_of
 
 __all__ = [
+    "Bars",
     "Line",
+    "Lines",
     "Panel",
+    "Series",
     "StepView",
     "ViewEdge",
     "ViewNode",
     "ViewTreeNode",
     "lay_out",
+    "render_bars",
     "render_html",
+    "render_lines",
     "render_plot",
     "render_svg",
+    "render_tree",
     "sources_of",
     "visible",
 ]

@@ -61,6 +61,17 @@ SVG_CSS = """
 SOURCE_CSS = """.dg .body.s{0}, .dg .cap.s{0}, .dg .s{0} .swatch {{ fill: {1}; }}
 .dg .plain .rim.s{0} {{ stroke: {1}; }}
 """
+CHART_CSS = """
+.dg text.middle { text-anchor: middle; }
+.dg .grid { fill: none; stroke: %(line)s; stroke-width: 1; }
+.dg .reference { fill: none; stroke: %(ink)s; stroke-width: 1.4; stroke-dasharray: 5 3.5; }
+.dg text.reference-label { fill: %(ink)s; font-weight: 650; }
+.dg .trace { fill: none; stroke-width: 2.5; stroke-linejoin: round; }
+.dg .dot { stroke: %(panel)s; stroke-width: 1.5; }
+"""
+CHART_SOURCE_CSS = """.dg .bar.s{0}, .dg .dot.s{0} {{ fill: {1}; }}
+.dg .trace.s{0} {{ stroke: {1}; }}
+"""
 PAGE_CSS = """
 body { background: %(bg)s; color: %(ink)s; }
 button { color: %(ink)s; background: %(panel)s; border-color: %(line)s; }
@@ -160,3 +171,14 @@ def css(colours: dict[str, str], sources: Sequence[str]) -> str:
     """The style sheet of a picture in these colours, `sources` by colour number."""
     rules = "".join(SOURCE_CSS.format(index, colour) for index, colour in enumerate(sources))
     return SVG_CSS % (colours | {"half": sources[0], "other_half": sources[1]}) + rules
+
+
+def chart_style() -> str:
+    """The style sheet of a chart, light or dark as the viewer wants it."""
+
+    def sheet(colours: dict[str, str], sources: Sequence[str]) -> str:
+        rules = "".join(CHART_SOURCE_CSS.format(index, colour) for index, colour in enumerate(sources))
+        return css(colours, sources) + CHART_CSS % colours + rules
+
+    light, dark = sheet(LIGHT, LIGHT_SOURCES), sheet(DARK, DARK_SOURCES)
+    return f"{light}\n@media (prefers-color-scheme: dark) {{\n{dark}}}"

@@ -15,10 +15,12 @@ _COUNTS = ("reused_tokens", "preemptions", "drafted_nodes", "verified_rows", "me
 
 @dataclass(slots=True)
 class SourceStats:
-    """One drafter's share: drafts of it that were verified, how many of them were accepted, and what asking it took."""
+    """One drafter's share: drafts of it that were verified, how many of them were accepted, and what asking it took in
+    how many steps, where the planner knows."""
 
     proposed: int = 0
     accepted: int = 0
+    asked: int = 0
     seconds: float = 0.0
 
 
@@ -87,7 +89,9 @@ class RequestStats:
         self.budgets[tree.num_drafts] = self.budgets.get(tree.num_drafts, 0) + 1
         self.plain_seconds += expense.plain
         for source, seconds in expense.drafts.items():
-            self.by_source.setdefault(source, SourceStats()).seconds += seconds
+            share = self.by_source.setdefault(source, SourceStats())
+            share.asked += 1
+            share.seconds += seconds
         for sources in tree.sources:
             for source in sources:
                 self.by_source.setdefault(source, SourceStats()).proposed += 1
@@ -127,6 +131,7 @@ def _sources_json(parts: Sequence[Mapping[str, SourceStats]]) -> dict[str, Any]:
         name: {
             "proposed": sum(source.proposed for source in sources),
             "accepted": sum(source.accepted for source in sources),
+            "asked": sum(source.asked for source in sources),
             "seconds": round(sum(source.seconds for source in sources), 4),
         }
         for name, sources in found.items()

@@ -103,6 +103,11 @@ class BlockPool:
         self._key_of[block], self._block_of[key] = key, block
         return block
 
+    def forget(self) -> None:
+        """Frees all idle blocks."""
+        while self._idle:
+            self._free.append(self._evict())
+
     def check(self, used: Iterable[int]) -> None:
         """Asserts that each block is free, idle, or used as often as it occurs in `used`; and that keys agree."""
         assert Counter(used) == self._num_users, "a block is lost or owned twice"
