@@ -37,7 +37,7 @@ _BUDGET_OF_RESIDUAL = 3
 
 
 class Workshop:
-    """One loaded target, from which any number of engines are made. Each model file is loaded once; each engine learns alone.
+    """One loaded target, from which any number of engines are made. Each file is loaded once; each engine learns alone.
 
     All of them take their requests' slots from one runner, so each can be used while the others have nothing to do.
 

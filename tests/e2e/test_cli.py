@@ -171,7 +171,13 @@ def test_an_audit_of_a_runner_that_looks_at_its_neighbours_fails_and_shows_where
         return TargetRows(tuple(part if len(part) < 2 else part[:, ::-1].copy() for part in rows))
 
     monkeypatch.setattr(ReferenceRunner, "extend", extend)
-    arguments = ("audit", model, "--data", data, "--runner", "reference", "--draft", f"model:{model}")
+    drafting = (
+        "--draft",
+        f"model:{model}",
+        "--budget",
+        "4",
+    )  # a fixed one: the planner may find that drafts do not pay
+    arguments = ("audit", model, "--data", data, "--runner", "reference", *drafting)
     outcome = command(*arguments, "--max-tokens", "16", "--limit", "1")
     assert outcome.code == 1
     assert "1 mismatches" in outcome.out

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.model import ModelDrafter, drawn
+from draftgraph.draft.model import ModelDrafter
+from draftgraph.draft.ranking import drawn
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.engine.request import Request
 from draftgraph.graph.budget import select

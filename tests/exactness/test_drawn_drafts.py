@@ -17,7 +17,8 @@ import pytest
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.model import Candidate, ModelDrafter
+from draftgraph.draft.model import ModelDrafter
+from draftgraph.draft.ranking import Candidate
 from draftgraph.engine.request import State
 from draftgraph.types import Drawn
 from draftgraph.verify.accept import residual

@@ -17,8 +17,9 @@ from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
 from draftgraph.draft.grammar import GrammarDrafter
 from draftgraph.draft.mixture import MixtureDrafter
-from draftgraph.draft.model import ModelDrafter, drawn
+from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
+from draftgraph.draft.ranking import drawn
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.engine.engine import Engine

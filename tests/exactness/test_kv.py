@@ -13,7 +13,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import Drafter
-from draftgraph.draft.model import ModelDrafter, drawn
+from draftgraph.draft.model import ModelDrafter
+from draftgraph.draft.ranking import drawn
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.engine.request import State

@@ -16,7 +16,8 @@ import pytest
 from scipy.stats import chisquare
 
 from draftgraph.config import SamplingParams
-from draftgraph.draft.model import ModelDrafter, coupled, drawn
+from draftgraph.draft.model import ModelDrafter
+from draftgraph.draft.ranking import coupled, drawn
 from draftgraph.graph.budget import select
 from draftgraph.graph.encode import children_by_token
 from draftgraph.rng import Noise, SeededNoise

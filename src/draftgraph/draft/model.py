@@ -1,8 +1,7 @@
 """A smaller model as drafter: it grows the graph level by level through the same protocol the target is verified with.
 
 In: known tokens and the request's noise. Out: a graph whose nodes the draft model computed once each; a hypothesis that
-merges into a computed node pays nothing. Candidates are either the model's coupled draws (`coupled`) or real draws that
-carry their distribution (`drawn`). It never sees the target.
+merges into a computed node pays nothing. What follows a node is a ranking's choice (`ranking`). It never sees the target.
 """
 
 from __future__ import annotations
@@ -12,74 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-import numpy.typing as npt
 
 from draftgraph.draft.base import Growth, GrowToBudget, Proposals, root_graph
+from draftgraph.draft.ranking import Ranking, coupled
 from draftgraph.graph.token_graph import TokenGraph
-from draftgraph.kernels.likeliest import likeliest
 from draftgraph.runner.base import Runner
-from draftgraph.types import Context, Drawn, Extension, FloatArray, Row, Verdict, VerifyBatch
+from draftgraph.types import Context, Extension, FloatArray, Verdict, VerifyBatch
 
 NAME = "model"
 _PREFILL_CHUNK = 64
-REACH = 10.0  # nats below the best draw, within which draws are candidates and count in its estimate
 _LEAST_GUESS = 0.2  # belief below which a guess is not worth a row of the draft model
 
 
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A token that may follow a node, the estimate that the target takes it, and how it was drawn."""
-
-    token: int
-    acceptance: float
-    draw: Drawn | None
-
-
-# (context, graph, its node, logits [vocabulary] after the node, how many) -> the candidates after it, best first. Pure.
-Ranking = Callable[[Context, TokenGraph, int, FloatArray, int], list[Candidate]]
 # (context, depth of a candidate, its estimate) -> the probability that the target takes it
 Worth = Callable[[Context, int, float], float]
-
-
-def coupled(context: Context, graph: TokenGraph, node: int, logits: FloatArray, width: int) -> list[Candidate]:
-    """Ranks by log draft_prob + the request's own noise (arXiv 2408.07978): at temperature 0 the likeliest tokens,
-    otherwise the draft model's draws from the very noise that the target will draw with."""
-    if context.temperature == 0:
-        return likeliest_candidates(logits, width)
-    position = len(context.tokens) + graph.depths[node]
-    return ranked(*context.noise.contenders(scaled(context, logits), position, REACH), width)
-
-
-def ranked(ids: npt.NDArray[np.int64], perturbed: Row, width: int) -> list[Candidate]:
-    """Returns the `width` ids [k] with the largest perturbed scores [k], which are all within `REACH` of the best.
-
-    The estimate is the softmax of the perturbed scores: it says by how much a draw won, hence how large a difference
-    between the models it survives. What lost by more than `REACH` is left out: a share about as large as the
-    probability of all tokens rarer than e^-REACH together.
-    """
-    weights = np.exp(perturbed - perturbed.max())
-    weights /= weights.sum()
-    return [Candidate(int(ids[place]), float(weights[place]), None) for place in _top(perturbed, width)]
-
-
-def drawn(context: Context, graph: TokenGraph, node: int, logits: FloatArray, width: int) -> list[Candidate]:
-    """Draws without replacement (Gumbel top-k, arXiv 1903.06059) for the residual rule; at temperature 0 as `coupled`.
-
-    The estimate of draw number i is the i-th largest probability: it must not depend on the value that was drawn, or
-    selection would bias the text.
-    """
-    if context.temperature == 0:
-        return coupled(context, graph, node, logits, width)
-    log_prob = scaled(context, logits)
-    log_prob -= np.log(np.exp(log_prob).sum())
-    draft_prob: Row = np.exp(log_prob)
-    tokens = _top(log_prob + context.noise.draft_gumbel(len(context.tokens), node, len(logits)), width)
-    estimates = draft_prob[_top(draft_prob, width)]
-    return [
-        Candidate(token, float(estimates[order]), Drawn(draft_prob, order))
-        for order, token in enumerate(tokens)
-        if draft_prob[token] > 0
-    ]
 
 
 @dataclass(slots=True)
@@ -376,27 +321,3 @@ def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...
                 pending.append((*paths[-1], graph, edge.child))
     paths.sort(key=lambda item: -item[0])
     return list(dict.fromkeys(path for _, path in paths))[:count]
-
-
-def likeliest_candidates(logits: FloatArray, width: int) -> list[Candidate]:
-    """Returns the `width` likeliest tokens with their probabilities at temperature 1."""
-    tokens = likeliest(logits[np.newaxis], width)[0]
-    weights = np.exp(logits - logits.max())
-    probs = weights[tokens] / weights.sum()
-    return [Candidate(int(token), float(prob), None) for token, prob in zip(tokens, probs, strict=True)]
-
-
-def scaled(context: Context, logits: FloatArray) -> Row:
-    """Returns [vocabulary]: the logits below their largest, over the temperature, which is not 0."""
-    scores = logits.astype(np.float64)
-    scores -= scores.max()
-    with np.errstate(over="ignore"):  # close to temperature 0 all but the largest may become -inf
-        scores /= context.temperature
-    return scores
-
-
-def _top(scores: Row, width: int) -> list[int]:
-    """Returns the ids of the `width` largest scores, largest first."""
-    width = min(width, len(scores))
-    top = np.argpartition(scores, -width)[-width:]
-    return [int(token) for token in top[np.argsort(-scores[top], kind="stable")]]

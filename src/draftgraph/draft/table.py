@@ -13,8 +13,9 @@ from draftgraph.config import DraftConfig
 from draftgraph.draft.base import Advice, Drafter, Growth, NoDrafter
 from draftgraph.draft.grammar import GrammarDrafter
 from draftgraph.draft.mixture import MixtureDrafter
-from draftgraph.draft.model import ModelDrafter, coupled, drawn
+from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
+from draftgraph.draft.ranking import coupled, drawn
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.draft.translated import TranslatedDrafter, Translation

@@ -15,7 +15,8 @@ from typing import Protocol
 import numpy as np
 
 from draftgraph.draft.base import Growth, Proposals, root_graph
-from draftgraph.draft.model import NAME, REACH, Candidate, ModelDrafter, likeliest_candidates, ranked, scaled
+from draftgraph.draft.model import NAME, ModelDrafter
+from draftgraph.draft.ranking import REACH, Candidate, likeliest_candidates, ranked, scaled
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.runner.base import Runner
 from draftgraph.types import Context, FloatArray, IntArray, MergeRule, Verdict

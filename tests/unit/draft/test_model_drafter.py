@@ -12,7 +12,8 @@ from scipy.stats import chi2
 
 from draftgraph.config import SamplingParams
 from draftgraph.draft.base import GrowToBudget, Proposals, root_graph
-from draftgraph.draft.model import ModelDrafter, Ranking, coupled, drawn
+from draftgraph.draft.model import ModelDrafter
+from draftgraph.draft.ranking import Ranking, coupled, drawn
 from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.rng import Greedy, SeededNoise
