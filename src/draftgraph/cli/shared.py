@@ -17,7 +17,7 @@ from draftgraph.config import DraftConfig, EngineConfig, from_options
 from draftgraph.data import read_text
 from draftgraph.draft.table import check_draft
 from draftgraph.errors import ParameterError
-from draftgraph.llm import LLM, Workshop, load
+from draftgraph.llm import LLM, load
 from draftgraph.models.catalog import resolve
 from draftgraph.models.families import open_source, read_config
 from draftgraph.workshop import Workshop

@@ -1,7 +1,7 @@
 """A smaller model as drafter: it grows the graph level by level through the same protocol the target is verified with.
 
 In: known tokens and the request's noise. Out: a graph whose nodes the draft model computed once each; a hypothesis that
-merges into a computed node pays nothing. What follows a node is a ranking's choice (`ranking`). It never sees the target.
+merges into a computed node pays nothing. What follows a node is a ranking's choice. It never sees the target.
 """
 
 from __future__ import annotations

@@ -374,7 +374,8 @@ def test_requests_share_each_pass_and_more_than_there_are_slots_for_get_bare_gra
         alone[3].num_drafted,
     ]
     assert estimates(graphs[3]) == estimates(alone[3])
-    assert drafter.propose(contexts[2:3], [8])[0][0].num_drafted == 0  # no slot is left
+    assert drafter.propose(contexts, [8] * 4)[2][0].num_drafted == 0  # no slot is left
+    assert drafter.propose(contexts[2:3], [8])[0][0].num_drafted > 0  # the absent give theirs back
     ended = [verdict(about, [40], FinishReason.CANCELLED) for about in contexts]
     drafter.observe(contexts, ended)
     assert runner.num_free_slots == 3
