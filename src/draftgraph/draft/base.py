@@ -49,8 +49,12 @@ class Growth(Protocol):
     """How far a draft model grows its graphs in one step."""
 
     @property
-    def num_guesses(self) -> int:
-        """Nodes of earlier proposals to compute in the first pass of each graph, in case the model agrees."""
+    def most_guesses(self) -> int:
+        """No more than this are ever returned by `guesses`."""
+
+    def guesses(self, context: Context, earlier: Sequence[TokenGraph]) -> Sequence[tuple[int, ...]]:
+        """Returns paths of earlier proposals, as tokens below the root, to compute in the first pass of a graph: where
+        the model agrees with them, the next levels need no pass of their own."""
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> Sequence[bool]:
         """Begins a step. Whether each request is worth a graph.
@@ -85,7 +89,10 @@ class AskAll:
 class GrowToBudget:
     """To the drafter's depth and the request's budget, by the model's own estimates."""
 
-    num_guesses = 0
+    most_guesses = 0
+
+    def guesses(self, context: Context, earlier: Sequence[TokenGraph]) -> Sequence[tuple[int, ...]]:
+        return ()
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> Sequence[bool]:
         return [True] * len(contexts)

@@ -20,7 +20,6 @@ from draftgraph.types import Context, Extension, FloatArray, Verdict, VerifyBatc
 
 NAME = "model"
 _PREFILL_CHUNK = 64
-_LEAST_GUESS = 0.2  # belief below which a guess is not worth a row of the draft model
 
 
 # (context, depth of a candidate, its estimate) -> the probability that the target takes it
@@ -201,7 +200,7 @@ class ModelDrafter:
         growths, guesses = [], []
         for i in itertools.compress(able, wanted):
             growths.append(self._start(contexts[i], budgets[i], graphs[i], step))
-            guesses.append(_best_paths(earlier[i], self._policy.num_guesses) if earlier else [])
+            guesses.append(self._policy.guesses(contexts[i], earlier[i] if earlier else ()))
         counts: Sequence[int] = [len(growth.leaves) for growth in growths]
         while any(counts):
             self._compute(growths, counts, guesses)
@@ -255,7 +254,7 @@ class ModelDrafter:
         branch = self._branch(context, step) if self._depth_of(context) > 0 else None
         if branch is None:
             return False
-        num_nodes = self._num_behind(context) + 1 + budget + self._policy.num_guesses
+        num_nodes = self._num_behind(context) + 1 + budget + self._policy.most_guesses
         needed = self._runner.blocks_needed(branch.slot, num_nodes)
         if step.promised + needed > self._runner.blocks.available:
             self._release_absent(step)
@@ -307,17 +306,3 @@ class ModelDrafter:
             work.add(parent, token)
         self._runner.extend(VerifyBatch((branch.slot,), [work.extension(len(chunk))]))
         self._commit(branch, chunk)
-
-
-def _best_paths(graphs: Sequence[TokenGraph], count: int) -> list[tuple[int, ...]]:
-    """Returns the `count` likeliest paths of earlier proposals, by their own estimates, as tokens below the root."""
-    paths: list[tuple[float, tuple[int, ...]]] = []
-    pending: list[tuple[float, tuple[int, ...], TokenGraph, int]] = [(1.0, (), graph, 0) for graph in graphs]
-    while pending and count:
-        belief, path, graph, node = pending.pop()
-        for token, edge in graph.children[node].items():
-            if belief * edge.acceptance > _LEAST_GUESS:
-                paths.append((belief * edge.acceptance, (*path, token)))
-                pending.append((*paths[-1], graph, edge.child))
-    paths.sort(key=lambda item: -item[0])
-    return list(dict.fromkeys(path for _, path in paths))[:count]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 # Shares of each new observation in the corrections.
-_MOOD_RATE, _BEND_RATE = 0.05, 0.15
+_MOOD_RATE, _BEND_RATE = 0.1, 0.15
 _WILDEST = 2.0  # an observation further off than this factor is the machine's affair, not the model's
 
 
@@ -56,9 +56,11 @@ class CostTable:
 
 
 class PassCost:
-    """The estimate. Owns its corrections: one factor for the machine's mood, and one per measured row count.
+    """The estimate. Owns its corrections: one factor for the memory's mood, and one per measured row count.
 
-    More rows never cost less: what a pass of few rows turns out to take holds for larger ones too.
+    A pass of few rows waits for memory, whose speed changes from minute to minute on a shared machine; a pass of many
+    is bound by arithmetic. So the mood counts where the table is flat, and less and less where it rises. More rows
+    never cost less: what a pass of few rows turns out to take holds for larger ones too.
 
     Args:
         table: the measured shape.
@@ -68,6 +70,8 @@ class PassCost:
         self._rows = sorted(table.seconds)
         self._table = [table.seconds[rows] for rows in self._rows]
         self._cell_seconds = table.cell_seconds
+        one = table.seconds[1]
+        self._shares = [_mood_share(rows, seconds / one) for rows, seconds in zip(self._rows, self._table, strict=True)]
         self._mood = 0.0  # logarithm of a factor
         self._bends = [0.0] * len(self._rows)  # the same, per measured row count
         self._update()
@@ -82,18 +86,17 @@ class PassCost:
             base += (self._bent[low + 1] - base) * share
         elif rows > self._rows[-1]:
             base *= rows / self._rows[-1]
-        return (base + cells * self._cell_seconds) * self._factor
+        return base + cells * self._cell_seconds
 
     def observe(self, rows: int, cells: int, seconds: float) -> None:
         """Corrects the estimate by one pass that took `seconds`."""
         if rows <= 0 or seconds <= 0:
             return
-        ratio = seconds / self.seconds(rows, cells)
-        low, share = self._place(rows)
-        self._bends[low] += _BEND_RATE * _bounded_log(ratio) * (1 - share)
-        if share:
-            self._bends[low + 1] += _BEND_RATE * _bounded_log(ratio) * share
-        self.scale(ratio)
+        error = _bounded_log(seconds / self.seconds(rows, cells))
+        for place, known in enumerate(self._rows):
+            self._bends[place] += _BEND_RATE * error * _kinship(known, rows)
+        self._mood += _MOOD_RATE * error * self._shares[self._place(rows)[0]]
+        self._update()
 
     def scale(self, ratio: float) -> None:
         """Corrects all estimates by passes that took `ratio` times what was estimated."""
@@ -101,9 +104,9 @@ class PassCost:
         self._update()
 
     def _update(self) -> None:
-        bent = (seconds * math.exp(bend) for seconds, bend in zip(self._table, self._bends, strict=True))
+        parts = zip(self._table, self._bends, self._shares, strict=True)
+        bent = (seconds * math.exp(bend + share * self._mood) for seconds, bend, share in parts)
         self._bent = list(itertools.accumulate(bent, max))
-        self._factor = math.exp(self._mood)
 
     def _place(self, rows: int) -> tuple[int, float]:
         """Returns the index of the last measured row count up to `rows`, and how far it is to the next one."""
@@ -111,6 +114,17 @@ class PassCost:
         if low + 1 == len(self._rows):
             return low, 0.0
         return low, (rows - self._rows[low]) / (self._rows[low + 1] - self._rows[low])
+
+
+def _mood_share(rows: int, ratio: float) -> float:
+    """How much the memory's mood matters to passes of `rows` rows that cost `ratio` times one row."""
+    return min(max((1.7 - ratio) / 0.5, 0.0), 1.0, 4 / rows)
+
+
+def _kinship(rows: int, seen: int) -> float:
+    """How much a pass of `seen` rows says about one of `rows`: much about larger ones, little about smaller ones."""
+    octaves = math.log2(rows / seen)
+    return math.exp(-0.3 * octaves) if octaves >= 0 else math.exp(2 * octaves)
 
 
 def _bounded_log(ratio: float) -> float:

@@ -16,9 +16,8 @@ from draftgraph.plan.planner import AutoPlanner, first_vote
 from draftgraph.types import Context
 
 _MOST_ROWS = 16  # nodes in one pass of the draft model
+_LEAST_GUESS = 0.1  # belief below which paths are not looked at
 _HORIZON = 128  # tokens over which reading a prompt with the draft model is spread
-_GUESSES = 7
-_NEARLY_FREE = 1.08  # cost of a pass with guesses over one without
 
 
 class ModelGrowth:
@@ -31,6 +30,8 @@ class ModelGrowth:
         depth: longest path.
     """
 
+    most_guesses = 7
+
     def __init__(self, planner: AutoPlanner, source: str, cost: PassCost, depth: int) -> None:
         self._planner = planner
         self._source = source
@@ -42,16 +43,11 @@ class ModelGrowth:
         self._levels = 0
         self._spent = 0.0
         self._reading = False
-        self.num_guesses = 0
         planner.trust(source, self)
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
         step = self._planner.step
         base = self._cost.seconds(1, int(step.context))
-        self.num_guesses = sum(
-            self._cost.seconds(1 + n, int((1 + n) * step.context)) <= _NEARLY_FREE * base
-            for n in range(1, 1 + _GUESSES)
-        )
         without = self._without(contexts, earlier)
         chosen = self._best_requests(contexts, behind, without)
         others = [i for i in range(len(contexts)) if i not in chosen]
@@ -65,6 +61,27 @@ class ModelGrowth:
         self._levels = 1
         self._spend(len(chosen))
         return [i in chosen for i in range(len(contexts))]
+
+    def guesses(self, context: Context, earlier: Sequence[TokenGraph]) -> list[tuple[int, ...]]:
+        """A guess is worth its row if the pass that it saves, when the model agrees, is."""
+        paths: list[tuple[float, tuple[int, ...]]] = []
+        pending: list[tuple[float, tuple[int, ...], TokenGraph, int]] = [(1.0, (), graph, 0) for graph in earlier]
+        while pending:
+            belief, path, graph, node = pending.pop()
+            for token, edge in graph.children[node].items():
+                value = belief * self._planner.worth.of(context.request, edge.votes, len(path) + 1)
+                if value > _LEAST_GUESS:
+                    paths.append((value, (*path, token)))
+                    pending.append((value, (*path, token), graph, edge.child))
+        paths.sort(key=lambda item: -item[0])
+        best = {path: value for value, path in reversed(paths)}  # the largest value of each path
+        seconds = [self._pass_seconds(1 + count) for count in range(self.most_guesses + 1)]
+        found: list[tuple[int, ...]] = []
+        for path, value in sorted(best.items(), key=lambda item: -item[1])[: self.most_guesses]:
+            if value * seconds[0] <= seconds[len(found) + 1] - seconds[len(found)]:
+                break
+            found.append(path)
+        return found
 
     def worth(self, context: Context, depth: int, estimate: float) -> float:
         return self._planner.worth.of(context.request, {self._source: estimate}, depth)

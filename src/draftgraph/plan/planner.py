@@ -22,6 +22,7 @@ _MOST = 64  # drafts in one tree
 _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
 _PROBING = 0.01  # share of the time that may go to sources which do not pay
 _GAIN_MEMORY = 24.0  # steps
+_CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +148,7 @@ class AutoPlanner:
         self._sources: dict[str, _Source] = {}
         self._asked: dict[str, frozenset[int]] = {}
         self._reach: dict[int, int] = {}  # request -> drafts it is asked for
+        self._since_plain = 0  # steps
         self._models: dict[str, DraftModel] = {}
 
     def trust(self, source: str, model: DraftModel) -> None:
@@ -160,6 +162,8 @@ class AutoPlanner:
         cells = sum(len(window.known) * length for window, length in zip(windows, lengths, strict=True))
         self.step = Step(len(writing), rows, cells, sum(lengths) / max(len(lengths), 1), self.cost)
         self._asked = {}
+        if self._since_plain >= _CHECKED:
+            return [0] * len(windows)
         return [
             min(window.budget, self._reach.get(context.request, _LEAST_ASKED))
             for context, window in zip(contexts, windows, strict=True)
@@ -215,6 +219,7 @@ class AutoPlanner:
         step = self.step
         if step.trees and step.trees[0] is verdicts[0].tree:  # a request that is cancelled had no pass
             taken = self._clock() - step.started
+            self._since_plain = self._since_plain + 1 if any(tree.num_drafts for tree in step.trees) else 0
             rows = sum(len(tree.tokens) for tree in step.trees)
             cells = sum(
                 len(tree.tokens) * len(context.tokens) for tree, context in zip(step.trees, contexts, strict=True)

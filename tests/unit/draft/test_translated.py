@@ -323,14 +323,23 @@ def test_a_text_of_nothing_that_the_draft_model_knows_gets_no_drafts() -> None:
 class Recorder(GrowToBudget):
     """Grows to the budget, unless it is told to decline; remembers what it was asked."""
 
-    def __init__(self, num_guesses: int = 0, wanted: bool = True) -> None:
-        self.num_guesses = num_guesses
+    def __init__(self, most_guesses: int = 0, wanted: bool = True) -> None:
+        self.most_guesses = most_guesses
         self.wanted = wanted
         self.behind: list[Sequence[int]] = []
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
         self.behind.append(behind)
         return [self.wanted] * len(contexts)
+
+    def guesses(self, context: Context, earlier: Sequence[TokenGraph]) -> list[tuple[int, ...]]:
+        """The first chain of the first graph."""
+        path: tuple[int, ...] = ()
+        node = 0
+        while earlier and earlier[0].children[node] and len(path) < self.most_guesses:
+            token, edge = next(iter(earlier[0].children[node].items()))
+            path, node = (*path, token), edge.child
+        return [path] if path else []
 
 
 def test_the_growth_policy_decides_and_is_told_how_many_draft_tokens_are_to_be_read() -> None:
@@ -351,9 +360,9 @@ def test_what_others_proposed_is_computed_as_a_guess_in_the_draft_models_tokens(
     about = context(encode(JOINED, "a "))
     guess = root_graph(about)
     guess.add(0, encode(JOINED, "xyz")[0], "suffix", 0.9)
-    for num_guesses, passes in ((0, 4), (3, 1)):
+    for most_guesses, passes in ((0, 4), (3, 1)):
         runner = ReadingRunner(BYTES, logits)
-        drafter = TranslatedDrafter(runner, TokenTranslation(BYTES, JOINED), 1, 4, Recorder(num_guesses))
+        drafter = TranslatedDrafter(runner, TokenTranslation(BYTES, JOINED), 1, 4, Recorder(most_guesses))
         ((graph,),) = drafter.propose([about], [8], [(guess,)])
         assert list(estimates(graph)) == [tuple(encode(JOINED, "xyz")), tuple(encode(JOINED, "xyz!"))]
         assert runner.num_passes == passes
