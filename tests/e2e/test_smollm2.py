@@ -69,7 +69,7 @@ def test_each_runner_answers_with_the_words_it_always_had(plain: tuple[str, LLM]
 @pytest.mark.parametrize("draft", ["ngram,suffix,recycle", "own"])
 def test_the_native_runner_passes_the_audit(draft: str, sampling: dict[str, float], smollm2_path: Path) -> None:
     draft = f"model:{smollm2_path}" if draft == "own" else draft
-    with dg.load(smollm2_path, runner="native", draft=draft) as llm:
+    with dg.load(smollm2_path, runner="native", draft=draft, budget=8) as llm:
         report = audit(llm, PROMPTS, lambda line: None, max_tokens=48, **sampling)
     assert report.mismatches == ()
     assert report.tokens > 48

@@ -132,11 +132,14 @@ def audit(
     raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that the text with drafts is the text without, token for token."""
+    """Prove that the text with drafts is the text without, token for token; the budget is 8 unless you say otherwise."""
     prompts = read_prompts(data, limit)
     sampling = {"seed": fresh_seed()} | options.sampling
     require_repeatable(options)
-    with loaded(model, options) as llm, status() as report:
+    drafting = Options(
+        options.sampling, {"budget": 8} | options.load
+    )  # a planner that drafts nothing would prove nothing
+    with loaded(model, drafting) as llm, status() as report:
         result = audits.audit(llm, audits.as_prompts(prompts, raw=raw), report, **sampling)
     if as_json:
         console.print_json(result.to_json())

@@ -167,5 +167,5 @@ def _warn_not_kept(folder: Path, reason: str) -> None:
     warnings.warn(
         f"packed weights are not kept in {folder} ({reason}): the next start packs them again; "
         "make room there, set DRAFTGRAPH_CACHE to another folder, or leave out --packed keep",
-        stacklevel=5,
+        stacklevel=6,
     )
