@@ -132,7 +132,7 @@ def audit(
     raw: RawOption = False,
     as_json: JsonOption = False,
 ) -> None:
-    """Prove that the text with drafts is the text without, token for token; the budget is 8 unless you say otherwise."""
+    """Prove that the text with drafts is the text without, token for token; by default with a budget of 8."""
     prompts = read_prompts(data, limit)
     sampling = {"seed": fresh_seed()} | options.sampling
     require_repeatable(options)
