@@ -74,6 +74,7 @@ class PassCost:
         self._shares = [_mood_share(rows, seconds / one) for rows, seconds in zip(self._rows, self._table, strict=True)]
         self._mood = 0.0  # logarithm of a factor
         self._bends = [0.0] * len(self._rows)  # the same, per measured row count
+        self._kinships: dict[int, list[float]] = {}  # rows of a pass -> what it says about each measured row count
         self._update()
 
     def seconds(self, rows: int, cells: int) -> float:
@@ -93,8 +94,10 @@ class PassCost:
         if rows <= 0 or seconds <= 0:
             return
         error = _bounded_log(seconds / self.seconds(rows, cells))
-        for place, known in enumerate(self._rows):
-            self._bends[place] += _BEND_RATE * error * _kinship(known, rows)
+        kinship = self._kinships.get(rows)
+        if kinship is None:
+            kinship = self._kinships[rows] = [_kinship(known, rows) for known in self._rows]
+        self._bends = [bend + _BEND_RATE * error * kin for bend, kin in zip(self._bends, kinship, strict=True)]
         self._mood += _MOOD_RATE * error * self._shares[self._place(rows)[0]]
         self._update()
 

@@ -124,6 +124,8 @@ class TargetDistribution:
     def _penalise(self, logits: Scores, path: Sequence[int]) -> None:
         """Applies the penalties to `logits` in place, counting the context and the path."""
         sampling = self._context.sampling
+        if sampling.repetition_penalty == 1 and not (sampling.presence_penalty or sampling.frequency_penalty):
+            return
         added, more = np.unique(self._tree.tokens[list(path)], return_counts=True)
         # What the path added is penalised again from where it was, as it may or may not be among the tokens before.
         if sampling.repetition_penalty != 1:
