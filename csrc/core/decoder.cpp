@@ -9,6 +9,8 @@
 namespace draftgraph {
 namespace {
 
+constexpr int64_t kAlone = 8;  // rows up to which every thread prepares all of them for itself
+
 int64_t padded(int64_t outputs) { return (outputs + kTile - 1) / kTile * kTile; }
 
 void check(bool holds, const std::string& what) {
@@ -26,6 +28,7 @@ struct Decoder::Call {
     const int32_t* cells;
     std::vector<int64_t> wanted;
     float* logits;
+    bool alone;  // every thread has a space of its own
 };
 
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
@@ -135,40 +138,50 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
     int64_t widest = s.hidden > s.intermediate ? s.hidden : s.intermediate;
     widest = widest > heads ? widest : heads;
     grow(x_, rows * padded(s.hidden));
-    grow(normed_, rows * padded(s.hidden));
+    grow(delta_, rows * padded(s.hidden));
     grow(qkv_, rows * qkv);
     grow(attended_, rows * heads);
     grow(ffn_, rows * 2 * padded(s.intermediate));
     grow(scores_, static_cast<int64_t>(team_.size()) * 8 * longest);
-    for (Input* in : {&in32_, &in256_}) {
-        grow(in->q, rows * widest);
-        grow(in->scale, rows * (widest / 32 + 1));
-        grow(in->sums, rows * (widest / 16 + 1));
-        grow(in->pairs, rows * (widest / 64 + 1));
-        in->a.q = in->q.data();
-        in->a.scale = in->scale.data();
-        in->a.sum32 = in->a.sum16 = in->sums.data();
-        in->a.pair = in->pairs.data();
+    spaces_.resize(static_cast<size_t>(team_.size()));
+    for (size_t i = 0; i < (rows <= kAlone ? spaces_.size() : 1); ++i) {
+        grow(spaces_[i].normed, rows * padded(s.hidden));
+        for (Input* in : {&spaces_[i].in32, &spaces_[i].in256}) {
+            grow(in->q, rows * widest);
+            grow(in->scale, rows * (widest / 32 + 1));
+            grow(in->sums, rows * (widest / 16 + 1));
+            grow(in->pairs, rows * (widest / 64 + 1));
+            in->a.q = in->q.data();
+            in->a.scale = in->scale.data();
+            in->a.sum32 = in->a.sum16 = in->sums.data();
+            in->a.pair = in->pairs.data();
+        }
     }
 }
 
-const Activations& Decoder::input_for(const Matrix& m) const {
+// Few rows are normalised and quantised by every thread for itself, which takes less than waiting for each other.
+Decoder::Space& Decoder::space_of(const Call& c, int index) { return spaces_[static_cast<size_t>(c.alone ? index : 0)]; }
+
+Share Decoder::rows_of(const Call& c, int index) const { return c.alone ? Share(c.rows, 0, 1) : Share(c.rows, index, team_.size()); }
+
+const Activations& Decoder::input_for(const Space& space, const Matrix& m) {
     const int block = type_info(m.type).block;
-    return block == 1 ? in1_.a : block == 32 ? in32_.a : in256_.a;
+    return block == 1 ? space.in1.a : block == 32 ? space.in32.a : space.in256.a;
 }
 
-// Prepares x [rows][inputs] for the matrices that will read it. Ends with a barrier.
+// Prepares x [rows][inputs] for the matrices that will read it. Ends with a barrier, unless every thread has a space of its own.
 void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index) {
+    Space& space = space_of(c, index);
     for (const int block : {32, 256}) {
         bool asked = false;
         for (const Matrix* m : readers) asked = asked || type_info(m->type).block == block;
         if (!asked) continue;
-        Input& in = block == 32 ? in32_ : in256_;
-        if (index == 0) in.a.inputs = inputs;
+        Input& in = block == 32 ? space.in32 : space.in256;
+        if (c.alone || index == 0) in.a.inputs = inputs;
         Activations a = in.a;
         a.inputs = inputs;
         const int64_t blocks = inputs / block;
-        const Share share(c.rows * blocks, index, team_.size());
+        const Share share = c.alone ? Share(c.rows * blocks, 0, 1) : Share(c.rows * blocks, index, team_.size());
         for (int64_t i = share.begin; i < share.end;) {
             const int64_t row = i / blocks, first = i % blocks;
             const int64_t last = row == share.end / blocks ? share.end % blocks : blocks;
@@ -176,25 +189,27 @@ void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer
             i = row * blocks + last;
         }
     }
-    if (index == 0) {
-        in1_.a.x = x;
-        in1_.a.inputs = inputs;
+    if (c.alone || index == 0) {
+        space.in1.a.x = x;
+        space.in1.a.inputs = inputs;
     }
-    team_.sync();
+    if (!c.alone) team_.sync();
 }
 
 // out [rows][stride] = x · mᵀ for this thread's tiles.
 void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride, int index) {
     const Share share(m.tiles(), index, team_.size());
-    k_.gemm(m, input_for(m), c.rows, out, stride, share.begin, share.end);
+    k_.gemm(m, input_for(space_of(c, index), m), c.rows, out, stride, share.begin, share.end);
 }
 
+// Ends with a barrier, unless every thread has a space of its own.
 void Decoder::norm_rows(Call& c, const float* x, const float* weight, int index) {
     const int64_t stride = padded(shape_.hidden);
-    const Share share(c.rows, index, team_.size());
+    float* normed = space_of(c, index).normed.data();
+    const Share share = rows_of(c, index);
     for (int64_t r = share.begin; r < share.end; ++r)
-        k_.rms_norm(x + r * stride, weight, shape_.norm_eps, shape_.hidden, normed_.data() + r * shape_.hidden);
-    team_.sync();
+        k_.rms_norm(x + r * stride, weight, shape_.norm_eps, shape_.hidden, normed + r * shape_.hidden);
+    if (!c.alone) team_.sync();
 }
 
 // Biases, norms and rotation of one row's queries and keys, in place.
@@ -252,7 +267,7 @@ void Decoder::attention(Call& c, int64_t layer, int index) {
     team_.sync();
 }
 
-// Adds normed_, what multiply wrote for `m`, to the residual stream, normalised first if there is a norm. Ends with a barrier.
+// Adds delta_, what multiply wrote for `m`, to the residual stream, normalised first if there is a norm. Ends with a barrier.
 void Decoder::add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm, int index) {
     const int64_t stride = padded(shape_.hidden);
     Share tiles(m.tiles(), index, team_.size()), rows(c.rows, 0, 1);
@@ -264,7 +279,7 @@ void Decoder::add_rows(Call& c, const Matrix& m, const std::vector<float>& post_
         end = shape_.hidden;
     }
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-        float* delta = normed_.data() + r * stride;
+        float* delta = delta_.data() + r * stride;
         float* x = x_.data() + r * stride;
         if (!post_norm.empty()) k_.rms_norm(delta, post_norm.data(), shape_.norm_eps, shape_.hidden, delta);
         for (int64_t i = begin; i < end; ++i) x[i] += delta[i];
@@ -278,17 +293,17 @@ void Decoder::layer_pass(Call& c, int64_t layer, int index) {
     const int64_t q_pad = padded(s.num_heads * s.head_dim), kv_pad = padded(s.num_kv_heads * s.head_dim);
     const int64_t qkv_stride = q_pad + 2 * kv_pad, stride = padded(s.hidden), ffn = padded(s.intermediate);
     norm_rows(c, x_.data(), l.vectors.attn_norm.data(), index);
-    quantize(c, normed_.data(), s.hidden, {&l.q, &l.k, &l.v}, index);
+    quantize(c, space_of(c, index).normed.data(), s.hidden, {&l.q, &l.k, &l.v}, index);
     multiply(c, l.q, qkv_.data(), qkv_stride, index);
     multiply(c, l.k, qkv_.data() + q_pad, qkv_stride, index);
     multiply(c, l.v, qkv_.data() + q_pad + kv_pad, qkv_stride, index);
     team_.sync();
     attention(c, layer, index);
     quantize(c, attended_.data(), s.num_heads * s.head_dim, {&l.o}, index);
-    multiply(c, l.o, normed_.data(), stride, index);
+    multiply(c, l.o, delta_.data(), stride, index);
     add_rows(c, l.o, l.vectors.post_attn_norm, index);
     norm_rows(c, x_.data(), l.vectors.ffn_norm.data(), index);
-    quantize(c, normed_.data(), s.hidden, {&l.gate, &l.up}, index);
+    quantize(c, space_of(c, index).normed.data(), s.hidden, {&l.gate, &l.up}, index);
     float* up = ffn_.data() + c.rows * ffn;
     multiply(c, l.gate, ffn_.data(), ffn, index);
     multiply(c, l.up, up, ffn, index);
@@ -303,14 +318,14 @@ void Decoder::layer_pass(Call& c, int64_t layer, int index) {
         team_.sync();
     }
     quantize(c, ffn_.data(), s.intermediate, {&l.down}, index);
-    multiply(c, l.down, normed_.data(), stride, index);
+    multiply(c, l.down, delta_.data(), stride, index);
     add_rows(c, l.down, l.vectors.post_ffn_norm, index);
 }
 
 void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positions, const int32_t* offsets, const int32_t* cells,
                       const uint8_t* wanted, float* logits) {
     const Shape& s = shape_;
-    Call c{rows, tokens, positions, offsets, cells, {}, logits};
+    Call c{rows, tokens, positions, offsets, cells, {}, logits, rows <= kAlone};
     int64_t longest = 1;
     for (int64_t r = 0; r < rows; ++r) {
         check(tokens[r] >= 0 && tokens[r] < s.vocab, "a token outside the vocabulary");
@@ -335,17 +350,18 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
         if (c.wanted.empty()) return;
         Call last = c;
         last.rows = static_cast<int64_t>(c.wanted.size());
-        const Share share(last.rows, index, team_.size());
+        Space& space = space_of(last, index);
+        const Share share = rows_of(last, index);
         for (int64_t i = share.begin; i < share.end; ++i)
-            k_.rms_norm(x_.data() + c.wanted[static_cast<size_t>(i)] * stride, final_norm_.data(), s.norm_eps, s.hidden, normed_.data() + i * s.hidden);
-        team_.sync();
-        quantize(last, normed_.data(), s.hidden, {&head_}, index);
+            k_.rms_norm(x_.data() + c.wanted[static_cast<size_t>(i)] * stride, final_norm_.data(), s.norm_eps, s.hidden, space.normed.data() + i * s.hidden);
+        if (!last.alone) team_.sync();
+        quantize(last, space.normed.data(), s.hidden, {&head_}, index);
         const Share tiles(head_.tiles(), index, team_.size());
         const int64_t whole = s.head / kTile;  // tiles that end inside a row of logits
-        k_.gemm(head_, input_for(head_), last.rows, logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
+        k_.gemm(head_, input_for(space, head_), last.rows, logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
         if (tiles.end > whole) {  // the last tile is wider than what is left of the row
             std::vector<float> part(static_cast<size_t>(last.rows * kTile));
-            k_.gemm(head_, input_for(head_), last.rows, part.data() - whole * kTile, kTile, whole, whole + 1);
+            k_.gemm(head_, input_for(space, head_), last.rows, part.data() - whole * kTile, kTile, whole, whole + 1);
             for (int64_t r = 0; r < last.rows; ++r)
                 std::memcpy(logits + r * s.head + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
         }

@@ -95,11 +95,15 @@ private:
         int64_t window;
         bool local_rope;
     };
-    struct Input {  // one activation in every form a matrix may ask for
+    struct Input {  // one activation in the form that a block size asks for
         std::vector<int8_t> q;
         std::vector<float> scale;
         std::vector<int32_t> sums, pairs;
         Activations a;
+    };
+    struct Space {  // normalised rows, and what matrices read
+        std::vector<float> normed;
+        Input in1, in32, in256;
     };
     struct Call;
 
@@ -113,7 +117,9 @@ private:
     static void pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows);
     void reserve(int64_t rows, int64_t longest);
     void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index);
-    const Activations& input_for(const Matrix& m) const;
+    Space& space_of(const Call& c, int index);
+    Share rows_of(const Call& c, int index) const;
+    static const Activations& input_for(const Space& space, const Matrix& m);
     void multiply(Call& c, const Matrix& m, float* out, int64_t stride, int index);
     void attention(Call& c, int64_t layer, int index);
     void layer_pass(Call& c, int64_t layer, int index);
@@ -133,8 +139,8 @@ private:
     std::vector<float> final_norm_;
     RopeTable rope_, local_rope_;
     std::vector<std::unique_ptr<uint16_t[]>> keys_, values_;  // per layer [cells][kv_heads][head_dim]
-    std::vector<float> x_, normed_, qkv_, attended_, ffn_, scores_;
-    Input in32_, in256_, in1_;
+    std::vector<float> x_, delta_, qkv_, attended_, ffn_, scores_;
+    std::vector<Space> spaces_;  // one per thread
     std::vector<const float*> head_rows_;
 };
 
