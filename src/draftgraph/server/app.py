@@ -129,6 +129,8 @@ def _watch(metrics: Metrics, engine: EngineThread, llm: LLM) -> None:
         {
             "requests_running": ("Texts in a slot.", lambda: engine.count(State.PREFILL, State.DECODE)),
             "requests_waiting": ("Texts that wait for a slot.", lambda: engine.count(State.WAITING)),
+            "places": ("Texts that are taken at once, in slots and in the queue.", lambda: engine.capacity),
+            "places_taken": ("Texts in the engine or on their way to it.", lambda: engine.num_reserved),
             "slots": ("Texts that can advance together.", lambda: num_slots),
             "slots_free": ("Slots that nobody holds.", lambda: runner.num_free_slots),
             "kv_blocks": ("Blocks of the key-value cache.", lambda: runner.blocks.total),
