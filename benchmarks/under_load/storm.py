@@ -37,10 +37,13 @@ async def measure(model: str) -> Report:
     """Returns the report on one storm of each kind."""
     report = Report("storm", {"model": model, "server": _SERVER})
     with serving(model, *_SERVER) as served:
+        fresh = served.process().resident_bytes
         await _fill_memory(served)
         canary = (await ask(served.url, CANARY)).text
         before = served.process()
-        rows = []
+        rows = [
+            ("none yet", "the cache filled, the longest bodies once", "", _megabytes(before.resident_bytes - fresh))
+        ]
         for name, storm in _STORMS.items():
             memory = served.process().resident_bytes
             measured = await storm(served, report)
@@ -48,10 +51,10 @@ async def measure(model: str) -> Report:
             alive = await served.is_healthy() and (await ask(served.url, CANARY)).text == canary
             report.claim(f"{name}: alive, the same canary, at rest within 2 s", f"{rest:.2f} s", alive and rest < 2)
             rise = served.process().resident_bytes - memory
-            rows.append((name, measured, f"{rest:.2f}", f"{rise / 2**20:+.1f}"))
+            rows.append((name, measured, f"{rest:.2f}", _megabytes(rise)))
         after, errors = served.process(), served.logged_errors()
     rise = after.resident_bytes - before.resident_bytes
-    report.claim("resident memory rises by at most 8 MB", f"{rise / 2**20:+.1f} MB", rise <= _RISE)
+    report.claim("resident memory rises by at most 8 MB", f"{_megabytes(rise)} MB", rise <= _RISE)
     counts = f"{after.threads - before.threads:+d} threads, {after.descriptors - before.descriptors:+d} descriptors"
     report.claim("no descriptor is left open", counts, after.descriptors <= before.descriptors)
     report.claim("no error is logged", f"{len(errors)} {errors[:1]}", not errors)
@@ -60,9 +63,16 @@ async def measure(model: str) -> Report:
 
 
 async def _fill_memory(served: Served) -> None:
-    """Asks until every part of the key-value cache was used once, so that memory which is new later is no cache."""
+    """Asks until every part of the key-value cache was used, and as much memory for long texts as there can be at once.
+
+    What is new later is neither.
+    """
     bodies = [chat(10**6 + number, max_tokens=300, ignore_eos=True) for number in range(24)]
-    await asyncio.gather(*(ask(served.url, body) for body in bodies))
+    await asyncio.gather(*(ask(served.url, body) for body in (*bodies, *bad_bodies() * 3)))
+
+
+def _megabytes(rise: float) -> str:
+    return f"{rise / 2**20:+.1f}"
 
 
 async def _cancels(served: Served, report: Report) -> str:

@@ -89,19 +89,19 @@ class Endpoints:
         self._check_model(model)
         return self._card()
 
-    def tokenize(self, body: TokenizeRequest) -> Tokens:
+    async def tokenize(self, body: TokenizeRequest) -> Tokens:
         """Turn a raw prompt, or a chat, into token ids."""
         self._check_model(body.model)
         prompt = body.messages if body.prompt is None else body.prompt
         if prompt is None or (body.prompt is not None and body.messages is not None):
             raise ApiError(400, "give either prompt or messages", param="prompt")
-        ids = encode(self._service.tokenizer, prompt)
+        ids = await asyncio.to_thread(encode, self._service.tokenizer, prompt)
         return Tokens(tokens=list(ids), count=len(ids), max_model_len=self._service.context_length)
 
-    def detokenize(self, body: DetokenizeRequest) -> Detokenized:
+    async def detokenize(self, body: DetokenizeRequest) -> Detokenized:
         """Turn token ids into text."""
         self._check_model(body.model)
-        return Detokenized(prompt=self._service.tokenizer.decode(body.tokens))
+        return Detokenized(prompt=await asyncio.to_thread(self._service.tokenizer.decode, body.tokens))
 
     async def health(self) -> Health:
         """Say whether requests are taken."""
