@@ -18,7 +18,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from draftgraph.bench.tables import Table
-from under_load.client import Answer, ask, ask_and_leave, connect, request_bytes, streamed
+from under_load.client import Answer, Body, ask, ask_and_leave, connect, request_bytes, streamed
 from under_load.report import Report, percentile
 from under_load.server import Served, serving
 from under_load.traffic import CANARY, bad_bodies, chat, long_stream
@@ -67,8 +67,8 @@ async def _fill_memory(served: Served) -> None:
 
     What is new later is neither.
     """
-    bodies = [chat(10**6 + number, max_tokens=300, ignore_eos=True) for number in range(24)]
-    await asyncio.gather(*(ask(served.url, body) for body in (*bodies, *bad_bodies() * 3)))
+    bodies: list[Body | bytes] = [chat(10**6 + number, max_tokens=300, ignore_eos=True) for number in range(24)]
+    await asyncio.gather(*(ask(served.url, body) for body in bodies + bad_bodies() * 3))
 
 
 def _megabytes(rise: float) -> str:
