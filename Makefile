@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize schemathesis clean
+.PHONY: demo test lint sanitize schemathesis serve-mixed serve-load serve-storm serve-soak clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -33,6 +33,12 @@ sanitize:
 # A hundred made-up requests, valid and not, for every operation of the server: takes some minutes.
 schemathesis: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/server/test_schema.py --schema-examples 100
+
+# A server under load, with a verdict for each promise; leave the machine alone meanwhile. mixed: sixteen texts together
+# are those written alone. load: throughput, delays, 200 at once. storm: clients that misbehave. soak: five minutes.
+serve-mixed serve-load serve-storm serve-soak: serve-%: $(INSTALLED)
+	@$(BIN)/draftgraph pull smollm2-135m
+	$(BIN)/python benchmarks/load_server.py $* --out benchmarks/results/server_$*.json
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

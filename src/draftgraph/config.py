@@ -7,6 +7,7 @@ fields, and `from_options` refuses a name that no field has. To change a setting
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 import types
 import typing
@@ -37,11 +38,17 @@ def setting(
     return dataclasses.field(default=default, metadata=metadata)
 
 
+@functools.cache
+def _hints(config: type) -> Mapping[str, Any]:
+    """Returns the types of a config's fields; to evaluate them takes longer than all checks."""
+    return typing.get_type_hints(config)
+
+
 class Checked:
     """A config whose fields are checked against their types and ranges when it is made."""
 
     def __post_init__(self) -> None:
-        hints = typing.get_type_hints(type(self))
+        hints = _hints(type(self))  # type: ignore[arg-type]
         for field in dataclasses.fields(self):  # type: ignore[arg-type]
             check_value(field.name, getattr(self, field.name), hints[field.name], field.metadata)
 

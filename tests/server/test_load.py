@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -44,6 +46,27 @@ def test_more_than_fit_are_refused_at_once(small: Serving) -> None:
     small.assert_idle()
 
 
+def test_of_many_in_one_moment_the_excess_is_refused_unread(small: Serving) -> None:
+    """All arrive before the first of them is in the engine; what is refused costs no look at its body."""
+    service, app = small.server._service, small.server.config.app
+    bodies = [b'{"prompt": "Once", "max_tokens": 4}'] * 5 + [b"{"] * 5
+
+    async def send() -> list[int]:
+        transport = httpx.ASGITransport(app)  # type: ignore[arg-type]
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            headers = {"content-type": "application/json"}
+            answers = await asyncio.gather(*(client.post(TEXT, content=body, headers=headers) for body in bodies))
+        return [answer.status_code for answer in answers]
+
+    with small.brake.held():
+        assert service.engine._loop is not None
+        statuses = asyncio.run_coroutine_threadsafe(send(), service.engine._loop)
+        wait_for(lambda: service.engine.num_reserved == 5)
+        small.brake.release()
+        assert statuses.result(20) == [200] * 5 + [429] * 5
+    small.assert_idle()
+
+
 def test_a_request_for_more_texts_than_places_left_is_refused(small: Serving) -> None:
     with ThreadPoolExecutor(1) as pool, small.brake.held():
         taken = pool.submit(small.post, TEXT, {"prompt": "Once", "max_tokens": 5, "n": 4})
@@ -58,6 +81,31 @@ def test_a_refused_request_takes_no_place(small: Serving) -> None:
     for _ in range(10):
         error_of(small.post(TEXT, {"prompt": [10**6]}), 400)
         error_of(small.post(TEXT, {"prompt": "a", "n": 6}), 400)
+    small.assert_idle()
+
+
+def test_texts_are_encoded_two_at_a_time(small: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a long text takes of memory meanwhile is taken twice at most, whoever asks for what."""
+    busy = most = 0
+    lock = threading.Lock()
+
+    def encode(*_: Any) -> list[int]:
+        nonlocal busy, most
+        with lock:
+            busy += 1
+            most = max(most, busy)
+        time.sleep(0.05)
+        with lock:
+            busy -= 1
+        return [1, 2]
+
+    monkeypatch.setattr("draftgraph.server.routes.encode", encode)
+    orders = [("/tokenize", {"prompt": "a"}), (TEXT, {"prompt": "a", "max_tokens": 1})] * 4
+    with ThreadPoolExecutor(len(orders)) as pool:
+        answers = list(pool.map(lambda order: small.post(*order), orders))
+    assert {answer.status_code for answer in answers} == {200}
+    assert most == 2
+    monkeypatch.undo()
     small.assert_idle()
 
 

@@ -44,6 +44,8 @@ def test_counts_add_up_to_the_usage_of_all_answers(model_path: Path) -> None:
         ("http_requests_total", TEXT, "400"): 1,
         ("http_requests_total", "/v1/models/{model}", "404"): 1,
         ("http_requests_total", "other", "404"): 1,
+        ("places",): 8,
+        ("places_taken",): 0,
         ("slots",): 3,
         ("slots_free",): 3,
         ("requests_running",): 0,
@@ -66,6 +68,7 @@ def test_running_and_waiting_texts_are_told_apart(model_path: Path) -> None:
         wait_for(lambda: (running.metric("requests_running"), running.metric("requests_waiting")) == (2, 3))
         assert running.metric("slots_free") == 0
         assert running.metric("kv_blocks_used") > 0
+        assert (running.metric("places"), running.metric("places_taken")) == (7, 5)
         for job in jobs:
             assert job.result().status_code == 200
         running.assert_idle()

@@ -10,6 +10,7 @@ import asyncio
 import importlib.metadata
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -28,6 +29,7 @@ from draftgraph.server.schema import FIELDS, ChatRequest, CompletionRequest, Det
 from draftgraph.server.security import Check, Gate, check_host, check_key, check_origin
 
 _GENERATING = frozenset({"/v1/chat/completions", "/v1/completions"})
+_ENCODERS = 2  # threads that turn texts into ids and back: the memory that a long text takes is taken so often at most
 
 
 def build_app(llm: LLM, config: ServerConfig, keys: Sequence[bytes], defaults: Mapping[str, Any]) -> FastAPI:
@@ -74,7 +76,9 @@ def _name_model(document: dict[str, Any], name: str) -> None:
 def _lifespan(engine: EngineThread) -> Any:
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        engine.start(asyncio.get_running_loop())
+        loop = asyncio.get_running_loop()
+        loop.set_default_executor(ThreadPoolExecutor(_ENCODERS, "encoder"))
+        engine.start(loop)
         try:
             yield
         finally:
@@ -129,6 +133,8 @@ def _watch(metrics: Metrics, engine: EngineThread, llm: LLM) -> None:
         {
             "requests_running": ("Texts in a slot.", lambda: engine.count(State.PREFILL, State.DECODE)),
             "requests_waiting": ("Texts that wait for a slot.", lambda: engine.count(State.WAITING)),
+            "places": ("Texts that are taken at once, in slots and in the queue.", lambda: engine.capacity),
+            "places_taken": ("Texts in the engine or on their way to it.", lambda: engine.num_reserved),
             "slots": ("Texts that can advance together.", lambda: num_slots),
             "slots_free": ("Slots that nobody holds.", lambda: runner.num_free_slots),
             "kv_blocks": ("Blocks of the key-value cache.", lambda: runner.blocks.total),

@@ -7,9 +7,10 @@ ends the texts that took part in it, and no others. The thread sleeps while ther
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -41,6 +42,13 @@ class Job:
     put: Callable[[Event], None]
     request: Request | None = None
     seen: Seen = field(default_factory=lambda: Seen(time.perf_counter()))
+
+
+@dataclass(slots=True)
+class Places:
+    """Places in the engine that a request has taken and not submitted a job for. The event loop's."""
+
+    left: int
 
 
 class EngineThread:
@@ -88,8 +96,9 @@ class EngineThread:
         if self._num_reserved >= self.capacity:
             raise self._busy()
 
-    def reserve(self, num_jobs: int) -> None:
-        """Takes places, one per job; each is given back when its job ends, or by `release`.
+    @contextlib.contextmanager
+    def reserve(self, num_jobs: int) -> Iterator[Places]:
+        """Takes places for the jobs that the block submits. What it does not use is given back at its end.
 
         Raises:
             ApiError: 503 if the server is stopping, 429 if there are not that many places now.
@@ -99,15 +108,16 @@ class EngineThread:
             if self._num_reserved + num_jobs > self.capacity:
                 raise self._busy()
             self._num_reserved += num_jobs
+        places = Places(num_jobs)
+        try:
+            yield places
+        finally:
+            self._release(places.left)
 
-    def release(self, num_jobs: int) -> None:
-        """Gives back places whose jobs were not submitted, or ended."""
-        with self._lock:
-            self._num_reserved -= num_jobs
-            assert self._num_reserved >= 0, "a place was given back twice"
-
-    def submit(self, job: Job) -> None:
-        """Hands over a job that has a place."""
+    def submit(self, job: Job, places: Places) -> None:
+        """Hands over a job, which keeps one of the places until it ends."""
+        assert places.left, "more jobs than places"
+        places.left -= 1
         self._commands.put(partial(self._submit, job))
 
     def cancel(self, job: Job) -> None:
@@ -130,6 +140,11 @@ class EngineThread:
         self._commands.put(self._stop)
         if self._thread.is_alive():
             self._thread.join()
+
+    def _release(self, num_places: int) -> None:
+        with self._lock:
+            self._num_reserved -= num_places
+            assert self._num_reserved >= 0, "a place was given back twice"
 
     def _busy(self) -> ApiError:
         return ApiError(
@@ -177,7 +192,7 @@ class EngineThread:
             self._metrics.prompt_tokens.inc(len(job.ids))
 
     def _refuse(self, job: Job, error: ApiError) -> None:
-        self.release(1)
+        self._release(1)
         self._deliver([(job, error)])
 
     def _step(self) -> None:
@@ -205,7 +220,7 @@ class EngineThread:
                     events.append((job, delta))
             if request.state is State.FINISHED:
                 del self._jobs[request.id]
-                self.release(1)
+                self._release(1)
         self._deliver(events)
 
     def _cancel(self, job: Job) -> None:
@@ -218,7 +233,7 @@ class EngineThread:
             self._end(job)
             assert job.request is not None, "a job in the engine has a request"
             del self._jobs[job.request.id]
-            self.release(1)
+            self._release(1)
             self._metrics.texts.labels("error").inc()
         self._deliver([(job, error) for job in jobs])
 

@@ -22,6 +22,7 @@ from draftgraph.errors import DraftGraphError, ParameterError
 
 log = logging.getLogger("draftgraph.server")
 
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _LONGEST_MESSAGE = 600  # characters
 _TYPES: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 _FIELD = re.compile(r"([a-z_]+)(?:=|\[| key )")  # how a ParameterError begins that is about a field
@@ -75,7 +76,7 @@ class JsonResponse(JSONResponse):
 
 def json_bytes(content: Any) -> bytes:
     """Returns `content` as one line of JSON, always valid UTF-8."""
-    return json.dumps(content, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(errors="replace")
+    return _ENCODER.encode(content).encode(errors="replace")
 
 
 def error_response(error: ApiError) -> JsonResponse:

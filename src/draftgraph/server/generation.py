@@ -17,7 +17,7 @@ from starlette.types import Receive
 
 from draftgraph.config import SamplingParams
 from draftgraph.engine.stats import RequestStats
-from draftgraph.server.engine_thread import EngineThread, Event, Job
+from draftgraph.server.engine_thread import EngineThread, Event, Job, Places
 from draftgraph.server.errors import ApiError
 from draftgraph.types import Delta, FinishReason
 
@@ -92,7 +92,7 @@ class Written:
 class Generation:
     """The choices of one request, in the engine. Whoever opened it cancels it in every case."""
 
-    def __init__(self, engine: EngineThread, order: Order) -> None:
+    def __init__(self, engine: EngineThread, places: Places, order: Order) -> None:
         self.num_prompt_tokens = order.num_prompt_tokens
         self._engine = engine
         self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()  # holds at most the texts themselves
@@ -102,7 +102,7 @@ class Generation:
             for index, (ids, sampling) in enumerate(order.choices())
         ]
         for job in self._jobs:
-            engine.submit(job)
+            engine.submit(job, places)
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -170,23 +170,18 @@ async def time_limit(deadline: float) -> AsyncIterator[None]:
         raise ApiError(504, "the answer took longer than the server's --time-limit", code="time_limit") from error
 
 
-async def open_generation(engine: EngineThread, num_choices: int, prepare: Callable[[], Order]) -> Generation:
-    """Takes places in the engine, encodes the prompts beside the event loop, and submits them.
+async def open_generation(engine: EngineThread, places: Places, prepare: Callable[[], Order]) -> Generation:
+    """Encodes the prompts beside the event loop, and submits them.
 
     Args:
-        prepare: returns an order of `num_choices` choices; runs in another thread.
+        places: of `EngineThread.reserve`, one for each choice.
+        prepare: returns the order; runs in another thread.
 
     Raises:
-        ApiError: there are no places, or the engine refused.
+        ApiError: the engine refused.
         DraftGraphError: `prepare` refused.
     """
-    engine.reserve(num_choices)
-    try:
-        order = await asyncio.to_thread(prepare)
-    except BaseException:
-        engine.release(num_choices)
-        raise
-    generation = Generation(engine, order)
+    generation = Generation(engine, places, await asyncio.to_thread(prepare))
     try:
         await generation.begin()
     except BaseException:

@@ -103,6 +103,8 @@ class Metrics:
         seen.target_passes, seen.verified_rows = stats.target_passes, stats.verified_rows
         seen.plain_seconds = stats.plain_seconds
         for name, source in stats.by_source.items():
+            if source.proposed == seen.proposed.get(name):  # so nothing of it was accepted either
+                continue
             self.proposed.labels(name).inc(source.proposed - seen.proposed.get(name, 0))
             self.accepted.labels(name).inc(source.accepted - seen.accepted.get(name, 0))
             seen.proposed[name], seen.accepted[name] = source.proposed, source.accepted

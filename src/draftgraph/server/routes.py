@@ -20,7 +20,7 @@ from draftgraph.config import SamplingParams, ServerConfig, from_options
 from draftgraph.engine.stats import total_json
 from draftgraph.models.tokenizer import Tokenizer
 from draftgraph.server.body import strict_route
-from draftgraph.server.engine_thread import EngineThread
+from draftgraph.server.engine_thread import EngineThread, Places
 from draftgraph.server.errors import ApiError, JsonResponse
 from draftgraph.server.formats import ChatFormat, Format, Head, TextFormat
 from draftgraph.server.generation import ClientGone, Generation, Order, open_generation, time_limit, unless_gone
@@ -89,19 +89,19 @@ class Endpoints:
         self._check_model(model)
         return self._card()
 
-    def tokenize(self, body: TokenizeRequest) -> Tokens:
+    async def tokenize(self, body: TokenizeRequest) -> Tokens:
         """Turn a raw prompt, or a chat, into token ids."""
         self._check_model(body.model)
         prompt = body.messages if body.prompt is None else body.prompt
         if prompt is None or (body.prompt is not None and body.messages is not None):
             raise ApiError(400, "give either prompt or messages", param="prompt")
-        ids = encode(self._service.tokenizer, prompt)
+        ids = await asyncio.to_thread(encode, self._service.tokenizer, prompt)
         return Tokens(tokens=list(ids), count=len(ids), max_model_len=self._service.context_length)
 
-    def detokenize(self, body: DetokenizeRequest) -> Detokenized:
+    async def detokenize(self, body: DetokenizeRequest) -> Detokenized:
         """Turn token ids into text."""
         self._check_model(body.model)
-        return Detokenized(prompt=self._service.tokenizer.decode(body.tokens))
+        return Detokenized(prompt=await asyncio.to_thread(self._service.tokenizer.decode, body.tokens))
 
     async def health(self) -> Health:
         """Say whether requests are taken."""
@@ -114,15 +114,17 @@ class Endpoints:
         return Response(self._service.metrics.to_text(), headers={"content-type": Metrics.content_type})
 
     async def _generate(self, http: Request, body: Generate, prompts: Sequence[Prompt], form: Format) -> Response:
-        try:
-            return await unless_gone(http.receive, self._answer(body, prompts, form))
-        except ClientGone:
-            return Response(status_code=_CLIENT_GONE)
+        num_choices = self._check(body, len(prompts))
+        # NOTE: before this waits for anything. Of many requests that come at once, the gate then refuses the excess.
+        with self._service.engine.reserve(num_choices) as places:
+            try:
+                return await unless_gone(http.receive, self._answer(body, places, prompts, form))
+            except ClientGone:
+                return Response(status_code=_CLIENT_GONE)
 
-    async def _answer(self, body: Generate, prompts: Sequence[Prompt], form: Format) -> Response:
+    async def _answer(self, body: Generate, places: Places, prompts: Sequence[Prompt], form: Format) -> Response:
         """Returns the answer, or one that streams it: errors known before the first token are plain ones."""
         service = self._service
-        num_choices = self._check(body, len(prompts))
         (params,) = from_options(service.defaults | body.sampling(), SamplingParams)
         deadline = asyncio.get_running_loop().time() + service.config.time_limit
 
@@ -131,7 +133,7 @@ class Endpoints:
             return Order(ids, params, body.n or 1, 0 if body.draft == "off" else service.budget)
 
         async with time_limit(deadline):
-            generation = await open_generation(service.engine, num_choices, prepare)
+            generation = await open_generation(service.engine, places, prepare)
         head = Head(f"{form.prefix}{uuid.uuid4().hex}", int(time.time()), service.model, service.fingerprint)
         if body.stream:
             wants_usage = body.stream_options is not None and body.stream_options.include_usage
