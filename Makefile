@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize schemathesis clean
+.PHONY: demo test lint sanitize schemathesis playground-picture clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -33,6 +33,11 @@ sanitize:
 # A hundred made-up requests, valid and not, for every operation of the server: takes some minutes.
 schemathesis: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/server/test_schema.py --schema-examples 100
+
+# The README's picture of the playground, taken by the code of its tests: needs Chromium and chromedriver.
+playground-picture: $(INSTALLED)
+	@$(BIN)/draftgraph pull smollm2-135m
+	PYTHONPATH=tests $(BIN)/python -m support.playground docs/pictures/playground.png
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis
