@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize schemathesis serve-mixed serve-load serve-storm serve-soak clean
+.PHONY: demo test lint sanitize schemathesis playground-picture serve-mixed serve-load serve-storm serve-soak clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -39,6 +39,11 @@ schemathesis: $(INSTALLED)
 serve-mixed serve-load serve-storm serve-soak: serve-%: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
 	$(BIN)/python benchmarks/load_server.py $* --out benchmarks/results/server_$*.json
+
+# The README's picture of the playground, taken by the code of its tests: needs Chromium and chromedriver.
+playground-picture: $(INSTALLED)
+	@$(BIN)/draftgraph pull smollm2-135m
+	PYTHONPATH=tests $(BIN)/python -m support.playground docs/pictures/playground.png
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .hypothesis

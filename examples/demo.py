@@ -10,6 +10,7 @@ from rich.table import Table
 import draftgraph as dg
 from draftgraph.audit import audit
 from draftgraph.cli import console
+from draftgraph.engine.trace import Tracer
 
 MODEL = "smollm2-135m"
 QUESTION = "Write a Python function that returns the n-th Fibonacci number, with a docstring."
@@ -32,10 +33,10 @@ def main() -> None:
         console.out.print(f"[bold]{llm.name}[/bold] answers; each word is coloured by who proposed it:\n")
         console.out.print(console.legend(["ngram", "recycle", "suffix"]), "\n")
         stream = llm.stream(chat(QUESTION), max_tokens=MAX_TOKENS)
-        tracer = console.Tracer(llm.model.tokenizer.token_bytes)
+        tracer = Tracer(llm.model.tokenizer.token_bytes)
         for delta in stream:
-            for piece, source in tracer.pieces(delta):
-                console.print_text(piece, source)
+            for piece, sources in tracer.pieces(delta):
+                console.print_text(piece, sources[0])
         graph = stream.finish()
         plain = llm.generate(chat(QUESTION), budget=0, max_tokens=MAX_TOKENS)
 

@@ -32,7 +32,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
         "plan",
         "engine",
         "data doctor draw perplexity speeds",
-        "workshop",
+        "workshop steps",
         "llm",
         "audit view explain server",
         "bench",
@@ -57,7 +57,8 @@ ONLY: Mapping[str, frozenset[str]] = {
     "engine": frozenset(
         {"engine", "graph", "plan", "draft.base", "runner.base", "verify", "types", "config", "rng", "errors"}
     ),
-    "server": frozenset({"server", "llm", "models.tokenizer", "engine", "types", "config", "data", "errors"}),
+    "server": frozenset({"server", "llm", "models.tokenizer", "engine", "steps", "types", "config", "data", "errors"}),
+    "steps": frozenset({"draw", "graph.token_graph", "types"}),
     "bench.significance": frozenset(),
     "draw": frozenset({"draw", "types", "errors"}),
     "runner.base": frozenset({"types"}),
@@ -207,6 +208,7 @@ PLANTED = {
     "bench.report": "",
     "llm": "",
     "workshop": "",
+    "steps": "",
     "server.routes": "",
     "__init__": "",
     "cli": "",
@@ -243,6 +245,7 @@ PLANTED = {
         ("llm", "from draftgraph.cli import main"),
         ("llm", "from draftgraph.server import routes"),
         ("server.routes", "from draftgraph.runner.base import Runner"),
+        ("steps", "from draftgraph.engine.engine import Engine"),
     ],
 )
 def test_a_planted_import_is_caught(module: str, line: str) -> None:

@@ -33,6 +33,7 @@ from draftgraph.config import DraftConfig, EngineConfig, SamplingParams
 from draftgraph.data import read_prompts
 from draftgraph.doctor import examine
 from draftgraph.draw import render_html, render_svg
+from draftgraph.engine.trace import Tracer
 from draftgraph.errors import ParameterError, PromptError
 from draftgraph.explain import explain_completion
 from draftgraph.models.catalog import CATALOG
@@ -71,11 +72,11 @@ def generate(
     text = read_prompt(prompt, file)
     with loaded(model, options) as llm:
         stream = llm.stream(text if raw else audits.as_chat(text), **options.sampling)
-        tracer = console.Tracer(llm.model.tokenizer.token_bytes)
+        tracer = Tracer(llm.model.tokenizer.token_bytes)
         for delta in stream:
             if not as_json:
-                for piece, source in tracer.pieces(delta):
-                    console.print_text(piece, source if trace else TARGET)
+                for piece, sources in tracer.pieces(delta):
+                    console.print_text(piece, sources[0] if trace else TARGET)
         completion = stream.finish()
         explanation = explain_completion(llm, completion) if explain else None
     if as_json:

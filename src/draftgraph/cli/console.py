@@ -5,11 +5,8 @@ Anything said along the way goes to stderr, so that stdout holds the answer alon
 
 from __future__ import annotations
 
-import codecs
-import itertools
 import json
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -20,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from draftgraph.errors import DataFileError, DraftGraphError
-from draftgraph.types import TARGET, Delta
+from draftgraph.types import TARGET
 
 # One colour per source, those of the drawings.
 _STYLES: Mapping[str, str] = {
@@ -72,28 +69,6 @@ def error_json(error: DraftGraphError) -> dict[str, Any]:
 def print_text(text: str, source: str = TARGET) -> None:
     """Prints a model's text as it is, in the colour of its source: no markup, no emoji codes, tabs stay tabs."""
     out.print(Segments([Segment(text, out.get_style(style_of(source)))]))
-
-
-class Tracer:
-    """Says who wrote each character of a stream. Per stream.
-
-    A character whose bytes come from several tokens belongs to the last of them.
-    """
-
-    def __init__(self, token_bytes: Callable[[int], bytes]) -> None:
-        self._token_bytes = token_bytes
-        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        self._waiting: deque[tuple[str, str]] = deque()  # (character, source), not shown yet
-
-    def pieces(self, delta: Delta) -> Iterator[tuple[str, str]]:
-        """Yields (characters, source) that together are the delta's text."""
-        for token, sources in zip(delta.token_ids, delta.sources, strict=True):
-            self._waiting.extend((char, sources[0]) for char in self._decoder.decode(self._token_bytes(token)))
-        if delta.finish_reason is not None:
-            self._waiting.extend((char, TARGET) for char in self._decoder.decode(b"", final=True))
-        shown = [self._waiting.popleft() for _ in delta.text]
-        for source, group in itertools.groupby(shown, key=lambda pair: pair[1]):
-            yield "".join(char for char, _ in group), source
 
 
 def read_stdin(read: Callable[[], str]) -> str:

@@ -1,7 +1,7 @@
 """The application: endpoints, and around them what every request passes.
 
 In: a loaded model and its settings. Out: an ASGI application. From outside to inside: count, check host and origin,
-CORS, check key and room, route. A folder of static pages can be mounted at "/" after this; the endpoints come first.
+CORS, check key and room, route.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from draftgraph.llm import LLM
 from draftgraph.server import errors
 from draftgraph.server.engine_thread import EngineThread
 from draftgraph.server.metrics import Metrics
+from draftgraph.server.playground import build_playground
 from draftgraph.server.routes import Service, build_router
 from draftgraph.server.schema import FIELDS, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
 from draftgraph.server.security import Check, Gate, check_host, check_key, check_origin
@@ -58,6 +59,7 @@ def build_app(llm: LLM, config: ServerConfig, keys: Sequence[bytes], defaults: M
     app = FastAPI(title="DraftGraph", version=version, docs_url=None, redoc_url=None, lifespan=_lifespan(engine))
     app.state.service = service
     app.include_router(build_router(service))
+    app.include_router(build_playground())
     _name_model(app.openapi(), llm.name)
     errors.install(app, FIELDS)
     _wrap(app, service, [check_key(keys)] if keys else [], [] if keys else [check_host(config), check_origin(config)])

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from draftgraph.config import SamplingParams
 from draftgraph.engine.engine import Engine
@@ -22,9 +22,12 @@ from draftgraph.engine.request import Request, State
 from draftgraph.errors import DraftGraphError
 from draftgraph.server.errors import ApiError, bad_request, internal_error, log
 from draftgraph.server.metrics import Metrics, Seen
-from draftgraph.types import Delta
+from draftgraph.types import Delta, Verdict
 
 Event: TypeAlias = Delta | ApiError  # the last event of a job is a delta with a finish reason, or an error
+# What a client may see of a step beside the text: plain values, from a request after the step, what the step added to
+# it, the verdict, and the step's seconds.
+Watch: TypeAlias = Callable[[Request, Delta, Verdict, float], dict[str, Any]]
 
 
 @dataclass(eq=False, slots=True)
@@ -32,14 +35,16 @@ class Job:
     """One text to write. The engine thread owns it from `submit` to its last event.
 
     Args:
-        put: called on the event loop with each event.
+        put: called on the event loop with each event, and with what `watch` made of its step.
+        watch: called on the engine thread after each step that wrote.
         request: the engine's own; may be read after the last event.
     """
 
     ids: Sequence[int]
     sampling: SamplingParams
     budget: int
-    put: Callable[[Event], None]
+    put: Callable[[Event, dict[str, Any] | None], None]
+    watch: Watch | None = None
     request: Request | None = None
     seen: Seen = field(default_factory=lambda: Seen(time.perf_counter()))
 
@@ -49,6 +54,9 @@ class Places:
     """Places in the engine that a request has taken and not submitted a job for. The event loop's."""
 
     left: int
+
+
+Posting: TypeAlias = tuple[Job, Event, dict[str, Any] | None]
 
 
 class EngineThread:
@@ -61,6 +69,9 @@ class EngineThread:
     def __init__(self, engine: Engine, capacity: int, metrics: Metrics) -> None:
         self.capacity = capacity
         self._engine = engine
+        engine.observer = self._observe
+        self._verdicts: Sequence[Verdict] = ()  # of the last step
+        self._views: dict[int, dict[str, Any]] = {}  # what watching made of the last step, by request
         self._metrics = metrics
         self._commands: SimpleQueue[Callable[[], None]] = SimpleQueue()
         self._jobs: dict[int, Job] = {}
@@ -193,23 +204,41 @@ class EngineThread:
 
     def _refuse(self, job: Job, error: ApiError) -> None:
         self._release(1)
-        self._deliver([(job, error)])
+        self._deliver([(job, error, None)])
 
     def _step(self) -> None:
+        self._verdicts = ()
+        began = time.perf_counter()
         try:
-            self._engine.step()
+            deltas = self._engine.step()
         except Exception:
             log.exception("a step failed")
             self._metrics.step_failures.inc()
             jobs = list(self._jobs.values())
             took_part = [job for job in jobs if job.request and job.request.state is not State.WAITING]
             self._fail(took_part or jobs, internal_error())
+        else:
+            self._look(deltas, time.perf_counter() - began)
         self._hand_over()
+
+    def _observe(self, verdicts: Sequence[Verdict]) -> None:
+        self._verdicts = verdicts
+
+    def _look(self, deltas: Sequence[Delta], seconds: float) -> None:
+        """Lets jobs that want it watch the step that made these deltas. A text goes on where that fails."""
+        for delta, verdict in zip(deltas, self._verdicts, strict=True):
+            job = self._jobs.get(delta.request)
+            if job is None or job.request is None or job.watch is None or not verdict.tokens:
+                continue
+            try:
+                self._views[delta.request] = job.watch(job.request, delta, verdict, seconds)
+            except Exception:
+                log.exception("a step could not be shown")
 
     def _hand_over(self) -> None:
         """Sends every new delta on its way, and lets go of the jobs that ended."""
         now = time.perf_counter()
-        events: list[tuple[Job, Event]] = []
+        events: list[Posting] = []
         for job in list(self._jobs.values()):
             request = job.request
             assert request is not None, "a job in the engine has a request"
@@ -217,7 +246,7 @@ class EngineThread:
                 delta = request.deltas.popleft()
                 self._metrics.record(delta, request.stats, job.seen, now)
                 if delta.token_ids or delta.finish_reason is not None:
-                    events.append((job, delta))
+                    events.append((job, delta, self._views.pop(request.id, None)))
             if request.state is State.FINISHED:
                 del self._jobs[request.id]
                 self._release(1)
@@ -235,7 +264,7 @@ class EngineThread:
             del self._jobs[job.request.id]
             self._release(1)
             self._metrics.texts.labels("error").inc()
-        self._deliver([(job, error) for job in jobs])
+        self._deliver([(job, error, None) for job in jobs])
 
     def _end(self, job: Job) -> None:
         """Takes a job out of the engine, also where a stage that should be told raises again."""
@@ -249,7 +278,7 @@ class EngineThread:
                 request.state = State.FINISHED
                 self._engine.scheduler.retire(request)
 
-    def _deliver(self, events: Sequence[tuple[Job, Event]]) -> None:
+    def _deliver(self, events: Sequence[Posting]) -> None:
         if not events:
             return
         assert self._loop is not None, "started"
@@ -259,6 +288,6 @@ class EngineThread:
             log.warning("the event loop has ended; %d events had nobody to go to", len(events))
 
 
-def _put_all(events: Sequence[tuple[Job, Event]]) -> None:
-    for job, event in events:
-        job.put(event)
+def _put_all(events: Sequence[Posting]) -> None:
+    for job, event, view in events:
+        job.put(event, view)

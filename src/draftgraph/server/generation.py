@@ -11,18 +11,19 @@ import contextlib
 import functools
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, TypeVar
+from typing import Any, TypeAlias, TypeVar
 
 from starlette.types import Receive
 
 from draftgraph.config import SamplingParams
 from draftgraph.engine.stats import RequestStats
-from draftgraph.server.engine_thread import EngineThread, Event, Job, Places
+from draftgraph.server.engine_thread import EngineThread, Event, Job, Places, Watch
 from draftgraph.server.errors import ApiError
 from draftgraph.types import Delta, FinishReason
 
 T = TypeVar("T")
 _NUM_SEEDS = 2**63
+Arrival: TypeAlias = tuple[int, Event, dict[str, Any] | None]  # choice, event, what its watch saw
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,12 +32,14 @@ class Order:
 
     Args:
         budget: most drafts in one tree.
+        watch: makes the watch of a choice; None to watch none.
     """
 
     prompts: Sequence[Sequence[int]]
     sampling: SamplingParams
     num_each: int
     budget: int
+    watch: Callable[[], Watch] | None = None
 
     def choices(self) -> Iterator[tuple[Sequence[int], SamplingParams]]:
         """Yields ids and parameters of each choice. Text j of a prompt draws with seed + j: text 0 is that of n = 1."""
@@ -95,10 +98,10 @@ class Generation:
     def __init__(self, engine: EngineThread, places: Places, order: Order) -> None:
         self.num_prompt_tokens = order.num_prompt_tokens
         self._engine = engine
-        self._events: asyncio.Queue[tuple[int, Event]] = asyncio.Queue()  # holds at most the texts themselves
-        self._first: tuple[int, Event] | None = None
+        self._events: asyncio.Queue[Arrival] = asyncio.Queue()  # holds at most the texts themselves, and their views
+        self._first: Arrival | None = None
         self._jobs = [
-            Job(ids, sampling, order.budget, functools.partial(self._put, index))
+            Job(ids, sampling, order.budget, functools.partial(self._put, index), order.watch and order.watch())
             for index, (ids, sampling) in enumerate(order.choices())
         ]
         for job in self._jobs:
@@ -117,8 +120,8 @@ class Generation:
         if isinstance(self._first[1], ApiError):
             raise self._first[1]
 
-    async def deltas(self) -> AsyncIterator[tuple[int, Delta]]:
-        """Yields every delta with the index of its choice, until all choices have ended. Only after `begin`.
+    async def deltas(self) -> AsyncIterator[tuple[int, Delta, dict[str, Any] | None]]:
+        """Yields (choice, delta, what its watch saw), until all choices have ended. Only after `begin`.
 
         Raises:
             ApiError: the engine failed, or the server stops.
@@ -126,17 +129,17 @@ class Generation:
         running = len(self._jobs)
         event = self._first
         while running:
-            index, delta = event or await self._events.get()
+            index, delta, view = event or await self._events.get()
             event = None
             if isinstance(delta, ApiError):
                 raise delta
             running -= delta.finish_reason is not None
-            yield index, delta
+            yield index, delta, view
 
     async def finish(self) -> list[Written]:
         """Returns the texts, after running to the end of all."""
         texts: list[list[str]] = [[] for _ in self._jobs]
-        async for index, delta in self.deltas():
+        async for index, delta, _ in self.deltas():
             texts[index].append(delta.text)
         return [self.written(index, "".join(parts)) for index, parts in enumerate(texts)]
 
@@ -152,8 +155,8 @@ class Generation:
         for job in self._jobs:
             self._engine.cancel(job)
 
-    def _put(self, index: int, event: Event) -> None:
-        self._events.put_nowait((index, event))
+    def _put(self, index: int, event: Event, view: dict[str, Any] | None) -> None:
+        self._events.put_nowait((index, event, view))
 
 
 @contextlib.asynccontextmanager

@@ -40,6 +40,7 @@ from draftgraph.server.replies import (
 )
 from draftgraph.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, Generate, TokenizeRequest
 from draftgraph.server.stream import EventStream
+from draftgraph.server.watching import watching
 
 _CLIENT_GONE = 499  # for the metrics; nobody receives it
 
@@ -130,7 +131,8 @@ class Endpoints:
 
         def prepare() -> Order:
             ids = [encode(service.tokenizer, prompt) for prompt in prompts]
-            return Order(ids, params, body.n or 1, 0 if body.draft == "off" else service.budget)
+            watch = watching(body.draftgraph, service.tokenizer, service.model)
+            return Order(ids, params, body.n or 1, 0 if body.draft == "off" else service.budget, watch)
 
         async with time_limit(deadline):
             generation = await open_generation(service.engine, places, prepare)
@@ -148,8 +150,9 @@ class Endpoints:
     def _check(self, body: Generate, num_prompts: int) -> int:
         """Returns how many texts a request asks for, or raises ApiError."""
         self._check_model(body.model)
-        if body.stream_options is not None and not body.stream:
-            raise ApiError(400, "stream_options: only with stream", param="stream_options")
+        for name in ("stream_options", "draftgraph"):
+            if getattr(body, name) is not None and not body.stream:
+                raise ApiError(400, f"{name}: only with stream", param=name)
         num_choices = num_prompts * (body.n or 1)
         most = min(self._service.config.max_choices, self._service.engine.capacity)
         if num_choices > most:

@@ -60,6 +60,13 @@ class StreamOptions(Strict):
     include_usage: bool | None = Field(None, description="Send the usage in a last chunk without choices.")
 
 
+class Watching(Strict):
+    """What the `draftgraph` object of a stream's events holds."""
+
+    sources: bool = Field(False, description="Each token's text and who proposed it.")
+    graphs: bool = Field(False, description="Each step's token graph, its tree, what was accepted and what it cost.")
+
+
 class Generate(Strict):
     """What both ways to generate have in common."""
 
@@ -81,6 +88,7 @@ class Generate(Strict):
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
     user: Annotated[str, Field(max_length=1024, description="Has no effect.")] | None = None
     draft: Literal["off"] | None = Field(None, description="'off' decodes this request plainly: the same text.")
+    draftgraph: Watching | None = Field(None, description="What else to say in a stream. Only with stream.")
     # Fields that ask for what is done anyway, or for something that is not implemented.
     service_tier: Literal["auto", "default"] | None = None
     store: No | None = None
@@ -187,6 +195,7 @@ FIELDS = frozenset().union(
             Message,
             TextPart,
             StreamOptions,
+            Watching,
         )
     )
 )

@@ -26,8 +26,9 @@ from draftgraph.config import ServerConfig
 from draftgraph.data import read_text
 from draftgraph.errors import ParameterError
 from draftgraph.server.errors import ApiError, error_response
+from draftgraph.server.playground import FOLDER, PAGE
 
-OPEN_PATHS = frozenset({"/health"})  # answered without a key
+OPEN_PATHS = frozenset({"/health", PAGE})  # answered without a key, as are the page's files
 _SHORTEST_KEY = 16
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d*)?")
 
@@ -80,10 +81,10 @@ def is_loopback(host: str) -> bool:
 
 
 def check_key(hashes: Sequence[bytes]) -> Check:
-    """Returns a check that a request outside OPEN_PATHS carries one of the keys."""
+    """Returns a check that a request for anything but the open paths carries one of the keys."""
 
     def check(scope: Scope) -> None:
-        if scope["path"] in OPEN_PATHS:
+        if scope["path"] in OPEN_PATHS or scope["path"].startswith(FOLDER):
             return
         scheme, _, key = Headers(scope=scope).get("authorization", "").partition(" ")
         given = _hash(key.strip())

@@ -75,9 +75,10 @@ class EventStream(Response):
         for index in range(len(self._generation)):
             if (choice := self._form.opening(index)) is not None:
                 yield self._chunk(choice)
-        async for index, delta in self._generation.deltas():
-            if delta.text:
-                yield self._chunk(self._form.piece(index, delta.text))
+        async for index, delta, view in self._generation.deltas():
+            if delta.text or view:
+                chunk = self._chunk(self._form.piece(index, delta.text))
+                yield {**chunk, "draftgraph": view} if view else chunk
             if delta.finish_reason is not None:
                 yield self._chunk(self._form.ending(index, self._generation.written(index)))
         if self._usage is not None:
