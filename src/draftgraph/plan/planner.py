@@ -281,7 +281,8 @@ class AutoPlanner:
             entry.gain.add(gain)
 
     def _expense(self, context: Context, verdict: Verdict) -> Expense:
-        plain = len(verdict.tokens) * self.cost.seconds(1, len(context.tokens))
+        together = max(self.step.requests, 1)  # requests that would share a pass without drafts too
+        plain = len(verdict.tokens) * self.cost.seconds(together, together * len(context.tokens)) / together
         drafts = {
             source: seconds / len(asked)
             for source, (seconds, asked) in self.step.paid.items()
