@@ -54,8 +54,17 @@ def test_steps_add_up_to_the_usage(shared: Serving) -> None:
 
 def test_a_step_shows_its_graph_its_tree_and_the_way_taken(shared: Serving) -> None:
     seen = [step for step in seen_of(events_of(shared, draftgraph=BOTH)) if "step" in step]
+    num_apart, known = 0, ""
     for each in seen:
         step = each["step"]
+        written = [text for text, _ in step["emitted"]]
+        before = step["prompt_tail"] + step["nodes"][0]["token"]
+        assert before.endswith(known)
+        known = "".join(written)
+        texts = [token["text"] for token in each["tokens"]]
+        if "".join(texts) == known:  # no character lies across two steps
+            assert texts == written
+            num_apart += len(texts) > 1
         tokens = {node["id"]: node["token"] for node in step["nodes"]}
         taken = [row for row in step["tree"] if row["accepted"]]
         assert [tokens[row["node"]] for row in taken[1:]] == [text for text, by in step["emitted"] if by != "target"]
@@ -65,6 +74,7 @@ def test_a_step_shows_its_graph_its_tree_and_the_way_taken(shared: Serving) -> N
         # The two ways to say who wrote a token agree.
         for token, (_, source) in zip(each["tokens"], step["emitted"], strict=False):
             assert token["sources"][0] == source
+    assert num_apart > 0, "no step wrote several whole tokens: the test shows less than it should"
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.9}, {"stop": ["e", "a"]}, {"draft": "off"}])
