@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from draftgraph.config import SamplingParams
 from draftgraph.server import watching
+from draftgraph.server.engine_thread import EngineThread, Job, Places
+from draftgraph.server.generation import Generation, Order
+from draftgraph.types import Delta
 from support.serving import CHAT, TEXT, Serving, error_of, read_events
 
 BOTH = {"sources": True, "graphs": True}
@@ -124,6 +129,18 @@ def test_a_chat_can_be_watched_too(shared: Serving) -> None:
         *events, _ = read_events(response)
     text = "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
     assert pieces_of(seen_of(events)) == text
+
+
+def test_graphs_do_not_pile_up_before_a_client_that_does_not_read() -> None:
+    """A text is no longer than it may be, but a graph is a thousand times a token."""
+    jobs: list[Job] = []
+    engine = cast(EngineThread, SimpleNamespace(submit=lambda job, places: jobs.append(job)))
+    generation = Generation(engine, Places(1), Order([[1]], SamplingParams(), 1, 3))
+    for number in range(1000):
+        jobs[0].put(Delta(0, "a", (number,), (("target",),), None), {"tokens": [], "step": {}})
+    kept = [generation._events.get_nowait()[2] or {} for _ in range(1000)]
+    assert 0 < sum("step" in view for view in kept) <= 256
+    assert all("tokens" in view for view in kept)
 
 
 def test_a_text_goes_on_where_it_cannot_be_shown(
