@@ -183,7 +183,7 @@ def test_a_model_is_a_name_and_nothing_else(shared: Serving, model: str) -> None
 
 @pytest.mark.parametrize(
     ("method", "path", "status"),
-    [("GET", "/", 404), ("GET", "/v1", 404), ("GET", CHAT, 405), ("PUT", CHAT, 405), ("DELETE", "/health", 405),
+    [("POST", "/", 405), ("GET", "/v1", 404), ("GET", CHAT, 405), ("PUT", CHAT, 405), ("DELETE", "/health", 405),
      ("OPTIONS", CHAT, 405), ("POST", "/v1/embeddings", 404), ("GET", "/%00", 404), ("GET", "/docs", 404)],
 )  # fmt: skip
 def test_other_paths_and_methods_have_errors_of_the_same_shape(

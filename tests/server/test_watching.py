@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from draftgraph.config import SamplingParams
 from draftgraph.server import watching
+from draftgraph.server.engine_thread import EngineThread, Job, Places
+from draftgraph.server.generation import Generation, Order
+from draftgraph.types import Delta
 from support.serving import CHAT, TEXT, Serving, error_of, read_events
 
 BOTH = {"sources": True, "graphs": True}
@@ -54,8 +59,17 @@ def test_steps_add_up_to_the_usage(shared: Serving) -> None:
 
 def test_a_step_shows_its_graph_its_tree_and_the_way_taken(shared: Serving) -> None:
     seen = [step for step in seen_of(events_of(shared, draftgraph=BOTH)) if "step" in step]
+    num_apart, known = 0, ""
     for each in seen:
         step = each["step"]
+        written = [text for text, _ in step["emitted"]]
+        before = step["prompt_tail"] + step["nodes"][0]["token"]
+        assert before.endswith(known)
+        known = "".join(written)
+        texts = [token["text"] for token in each["tokens"]]
+        if "".join(texts) == known:  # no character lies across two steps
+            assert texts == written
+            num_apart += len(texts) > 1
         tokens = {node["id"]: node["token"] for node in step["nodes"]}
         taken = [row for row in step["tree"] if row["accepted"]]
         assert [tokens[row["node"]] for row in taken[1:]] == [text for text, by in step["emitted"] if by != "target"]
@@ -65,6 +79,7 @@ def test_a_step_shows_its_graph_its_tree_and_the_way_taken(shared: Serving) -> N
         # The two ways to say who wrote a token agree.
         for token, (_, source) in zip(each["tokens"], step["emitted"], strict=False):
             assert token["sources"][0] == source
+    assert num_apart > 0, "no step wrote several whole tokens: the test shows less than it should"
 
 
 @pytest.mark.parametrize("fields", [{}, {"temperature": 0.9}, {"stop": ["e", "a"]}, {"draft": "off"}])
@@ -114,6 +129,18 @@ def test_a_chat_can_be_watched_too(shared: Serving) -> None:
         *events, _ = read_events(response)
     text = "".join(choice["delta"].get("content", "") for event in events for choice in event["choices"])
     assert pieces_of(seen_of(events)) == text
+
+
+def test_graphs_do_not_pile_up_before_a_client_that_does_not_read() -> None:
+    """A text is no longer than it may be, but a graph is a thousand times a token."""
+    jobs: list[Job] = []
+    engine = cast(EngineThread, SimpleNamespace(submit=lambda job, places: jobs.append(job)))
+    generation = Generation(engine, Places(1), Order([[1]], SamplingParams(), 1, 3))
+    for number in range(1000):
+        jobs[0].put(Delta(0, "a", (number,), (("target",),), None), {"tokens": [], "step": {}})
+    kept = [generation._events.get_nowait()[2] or {} for _ in range(1000)]
+    assert 0 < sum("step" in view for view in kept) <= 256
+    assert all("tokens" in view for view in kept)
 
 
 def test_a_text_goes_on_where_it_cannot_be_shown(

@@ -22,13 +22,12 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.remote.webelement import WebElement
 from selenium.webdriver.support.ui import WebDriverWait
 
-from draftgraph.models import catalog
 from support.serving import serving
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 DRIVERS = ("chromedriver", "chromium.chromedriver")
 DESKTOP, PHONE = (1280, 800), (390, 844)
-PICTURED = "Write the first ten square numbers, one on each line, like this: 1 times 1 is 1"
+PICTURED = "Write the lyrics of a short song about a river, with a refrain."
 
 
 @dataclass(slots=True)
@@ -144,7 +143,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("picture", type=Path)
     picture = parser.parse_args().picture
-    with serving(catalog.resolve("smollm2-135m"), threads=2, budget=8) as running, browsing(running.url) as page:
+    with serving("smollm2-135m", threads=2, budget="auto") as running, browsing(running.url) as page:
         take_picture(page, picture)
 
 

@@ -124,11 +124,16 @@ def write_model(folder: Path) -> Path:
 
 @contextlib.contextmanager
 def serving(
-    model: Path, *, defaults: Mapping[str, Any] | None = None, server: Mapping[str, Any] | None = None, **options: Any
+    model: Path | str,
+    *,
+    defaults: Mapping[str, Any] | None = None,
+    server: Mapping[str, Any] | None = None,
+    **options: Any,
 ) -> Iterator[Serving]:
     """Serves a model while the block runs.
 
     Args:
+        model: its file, or its name in the catalogue.
         defaults: sampling parameters that requests need not give.
         server: fields of `ServerConfig`.
         options: for `load`.

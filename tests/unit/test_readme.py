@@ -41,6 +41,12 @@ def test_every_speed_is_a_committed_result() -> None:
 
 
 def test_every_file_the_readme_names_exists() -> None:
-    for name in ("docs/pictures/graph.svg", "docs/exactness.md", "benchmarks/prompts.jsonl", "examples"):
+    for name in (
+        "docs/pictures/graph.svg",
+        "docs/pictures/playground.png",
+        "docs/exactness.md",
+        "benchmarks/prompts.jsonl",
+        "examples",
+    ):
         assert name in README
         assert (ROOT / name).exists()

@@ -23,6 +23,7 @@ from draftgraph.types import Delta, FinishReason
 
 T = TypeVar("T")
 _NUM_SEEDS = 2**63
+_MOST_GRAPHS = 256  # that wait for a client; one that reads so slowly gets the rest without
 Arrival: TypeAlias = tuple[int, Event, dict[str, Any] | None]  # choice, event, what its watch saw
 
 
@@ -98,7 +99,7 @@ class Generation:
     def __init__(self, engine: EngineThread, places: Places, order: Order) -> None:
         self.num_prompt_tokens = order.num_prompt_tokens
         self._engine = engine
-        self._events: asyncio.Queue[Arrival] = asyncio.Queue()  # holds at most the texts themselves, and their views
+        self._events: asyncio.Queue[Arrival] = asyncio.Queue()  # the texts themselves, and so many graphs
         self._first: Arrival | None = None
         self._jobs = [
             Job(ids, sampling, order.budget, functools.partial(self._put, index), order.watch and order.watch())
@@ -156,6 +157,8 @@ class Generation:
             self._engine.cancel(job)
 
     def _put(self, index: int, event: Event, view: dict[str, Any] | None) -> None:
+        if view is not None and self._events.qsize() >= _MOST_GRAPHS:
+            view.pop("step", None)
         self._events.put_nowait((index, event, view))
 
 

@@ -69,7 +69,7 @@ export class Answer {
     if (seen.step) {
       step.dataset.step = this.steps.length;
       this.steps.push(seen.step);
-      this.button.hidden = false;
+      if (seen.step.num_drafted) this.button.hidden = false;
     }
     step.append(...seen.tokens.map(({ text, sources }) => token(text, sources)));
     this.body.append(step);
