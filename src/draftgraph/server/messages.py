@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, StringConstraints
+from pydantic import Discriminator, Field, StringConstraints, Tag
 
 from draftgraph.server.fields import Strict, Text
 
@@ -39,22 +39,66 @@ class ToolCall(Strict):
     function: CalledFunction
 
 
-class Message(Strict):
-    """One turn of a chat. Fields that are null stand in the answers of OpenAI's clients, which send them back."""
+Content = Text | Annotated[list[TextPart], Field(min_length=1, max_length=1024)]
 
-    role: Literal["system", "developer", "user", "assistant", "tool"]
-    content: Text | Annotated[list[TextPart], Field(min_length=1, max_length=1024)] | None = Field(
-        None, description="Only an assistant's that calls may be null."
-    )
+
+class Turn(Strict):
+    """One turn of a chat: what all have in common."""
+
+    role: str
+    content: Content | None
     name: Annotated[str, Field(max_length=1024)] | None = None
+
+
+class SystemTurn(Turn):
+    role: Literal["system", "developer"]
+    content: Content
+
+
+class UserTurn(Turn):
+    role: Literal["user"]
+    content: Content
+
+
+class AssistantTurn(Turn):
+    """Fields that are null stand in the answers of OpenAI's clients, which send them back."""
+
+    role: Literal["assistant"]
+    content: Content | None = Field(None, description="Only one with tool_calls may have none.")
     tool_calls: Annotated[list[ToolCall], Field(min_length=1, max_length=128)] | None = None
-    tool_call_id: CallId | None = Field(None, description="Which call a tool's message answers.")
     refusal: None = None
     annotations: None = None
     audio: None = None
     function_call: None = None
 
 
+class ToolTurn(Turn):
+    """What a call gave."""
+
+    role: Literal["tool"]
+    content: Content
+    tool_call_id: CallId
+
+
+# NOTE: they stand in the locations of errors; no field has such a name, so they are left out there.
+_KINDS = {
+    "system": "the system's", "developer": "the system's", "user": "a user's", "assistant": "an assistant's",
+    "tool": "a tool's",
+}  # fmt: skip
+
+
+def _kind(message: Any) -> str | None:
+    role = message.get("role") if isinstance(message, dict) else None
+    return _KINDS.get(role) if isinstance(role, str) else None
+
+
+Message = Annotated[
+    Annotated[SystemTurn, Tag(_KINDS["system"])]
+    | Annotated[UserTurn, Tag(_KINDS["user"])]
+    | Annotated[AssistantTurn, Tag(_KINDS["assistant"])]
+    | Annotated[ToolTurn, Tag(_KINDS["tool"])],
+    Discriminator(_kind, custom_error_type="role", custom_error_message=f"role: allowed: {', '.join(_KINDS)}"),
+]
 Messages = Annotated[list[Message], Field(min_length=1, max_length=4096)]
 
 
@@ -100,6 +144,6 @@ class ResponseFormat(Strict):
 
 
 MODELS = (
-    Message, TextPart, ToolCall, CalledFunction, Tool, Function, ChosenTool, ChosenFunction, AnswerSchema,
-    ResponseFormat,
+    SystemTurn, UserTurn, AssistantTurn, ToolTurn, TextPart, ToolCall, CalledFunction,
+    Tool, Function, ChosenTool, ChosenFunction, AnswerSchema, ResponseFormat,
 )  # fmt: skip

@@ -11,9 +11,9 @@ from typing import Any, TypeAlias
 from draftgraph.models.tokenizer import Tokenizer
 from draftgraph.server.calls import read_object
 from draftgraph.server.errors import ApiError
-from draftgraph.server.messages import Message, ToolCall
+from draftgraph.server.messages import AssistantTurn, ToolCall, ToolTurn, Turn
 
-Prompt: TypeAlias = str | Sequence[int] | Sequence[Message]
+Prompt: TypeAlias = str | Sequence[int] | Sequence[Turn]
 
 
 def encode(
@@ -31,43 +31,34 @@ def encode(
     """
     if isinstance(prompt, str):
         return tokenizer.encode_prompt(prompt)
-    messages = [item for item in prompt if isinstance(item, Message)]
+    messages = [item for item in prompt if isinstance(item, Turn)]
     if not messages:
         return [item for item in prompt if isinstance(item, int)]
     plain = _noted(_plain_messages(messages), note)
     return tokenizer.encode_messages(plain, variables={"tools": list(tools)} if tools else None)
 
 
-def _plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def _plain_messages(messages: Sequence[Turn]) -> list[dict[str, Any]]:
     """Returns messages for the template. Developers speak as the system: few templates know them."""
     plain = []
     names: dict[str, str] = {}  # of the functions called so far, by call
     for i, message in enumerate(messages):
         where = f"messages.{i}"
-        _check(where, message, names)
         given = message.model_dump(exclude_none=True)
         if message.role == "developer":
             given["role"] = "system"
-        if message.tool_calls:
+        if isinstance(message, AssistantTurn) and message.tool_calls:
             calls = enumerate(message.tool_calls)
             given["tool_calls"] = [_plain_call(f"{where}.tool_calls.{j}", call) for j, call in calls]
             names |= {call.id: call.function.name for call in message.tool_calls}
-        if message.tool_call_id is not None:
+        elif message.content is None:
+            raise _fault(f"{where}.content", "only a message with tool_calls has none")
+        if isinstance(message, ToolTurn):
+            if message.tool_call_id not in names:
+                raise _fault(f"{where}.tool_call_id", "no message before has a call of this id")
             given.setdefault("name", names[message.tool_call_id])  # some templates show it
         plain.append(given)
     return plain
-
-
-def _check(where: str, message: Message, calls: Mapping[str, str]) -> None:
-    """Raises ApiError, 400, if the fields of a message contradict its role."""
-    if message.content is None and not message.tool_calls:
-        raise _fault(f"{where}.content", "only a message with tool_calls has none")
-    if message.tool_calls and message.role != "assistant":
-        raise _fault(f"{where}.tool_calls", "only an assistant's message has them")
-    if (message.tool_call_id is not None) != (message.role == "tool"):
-        raise _fault(f"{where}.tool_call_id", "a tool's message has one, others have none")
-    if message.tool_call_id is not None and message.tool_call_id not in calls:
-        raise _fault(f"{where}.tool_call_id", "no message before has a call of this id")
 
 
 def _plain_call(where: str, call: ToolCall) -> dict[str, Any]:

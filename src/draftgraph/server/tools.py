@@ -17,7 +17,7 @@ from draftgraph.errors import DraftGraphError
 from draftgraph.models.tokenizer import Tokenizer
 from draftgraph.server.calls import CLOSE, OPEN
 from draftgraph.server.errors import ApiError, bad_request
-from draftgraph.server.messages import ChosenTool, Function, JsonSchema, Message
+from draftgraph.server.messages import AssistantTurn, ChosenTool, Function, JsonSchema, ToolTurn, Turn
 from draftgraph.server.schema import ChatRequest
 
 _PROBE = "probe_7f3a"
@@ -132,17 +132,14 @@ def plan(body: ChatRequest, able: Abilities) -> Plan:
     )
 
 
-def check_history(messages: Sequence[Message], able: Abilities) -> None:
+def check_history(messages: Sequence[Turn], able: Abilities) -> None:
     """Raises ApiError, 400, if messages have calls or results that the template would leave out."""
     for i, message in enumerate(messages):
-        if not able.calls and (message.tool_calls or message.role == "tool"):
-            name = "tool_calls" if message.tool_calls else "role"
-            raise ApiError(
-                400,
-                f"messages.{i}.{name}: this model's chat template has no place for calls and their results; "
-                "say them as text",
-                param=f"messages.{i}.{name}",
-            )
+        has_calls = isinstance(message, AssistantTurn) and message.tool_calls
+        if not able.calls and (has_calls or isinstance(message, ToolTurn)):
+            where = f"messages.{i}.{'tool_calls' if has_calls else 'role'}"
+            why = "this model's chat template has no place for calls and their results; say them as text"
+            raise ApiError(400, f"{where}: {why}", param=where)
 
 
 def _only(**constraint: str) -> dict[str, str | None]:
