@@ -93,19 +93,19 @@ class SamplingParams(Checked):
         return next(((name, text) for name, text in asked if text is not None), None)
 
     def _check_constraint(self) -> None:
-        texts = [text for text in (self.json_schema, self.regex, self.grammar) if text is not None]
-        if len(texts) > 1:
+        if self.constraint is None:
+            return
+        name, text = self.constraint
+        if [self.json_schema, self.regex, self.grammar].count(None) < 2:
             raise ParameterError("several of json_schema, regex and grammar", "one of them", "remove the others")
-        if texts and len(texts[0]) > MAX_GRAMMAR:
+        if len(text) > MAX_GRAMMAR:
             raise ParameterError(
-                f"a constraint of {len(texts[0])} characters", f"at most {MAX_GRAMMAR} characters", "simplify it"
+                f"a {name} of {len(text)} characters", f"at most {MAX_GRAMMAR} characters", "simplify it"
             )
-        if texts and not texts[0].isascii() and texts[0] != texts[0].encode(errors="replace").decode():
-            raise ParameterError("a constraint with half a surrogate pair", "text that UTF-8 can hold", "change it")
-        if texts and self.ignore_eos:
-            raise ParameterError(
-                "ignore_eos with a json_schema, regex or grammar", "one of the two", "remove ignore_eos"
-            )
+        if not text.isascii() and text != text.encode(errors="replace").decode():
+            raise ParameterError(f"a {name} with half a surrogate pair", "text that UTF-8 can hold", "change it")
+        if self.ignore_eos:
+            raise ParameterError(f"ignore_eos with a {name}", "one of the two", "remove ignore_eos")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -42,7 +42,7 @@ class TextStream:
             released, self._held = self._held[: min(found)], ""
             self._decoder.reset()
             return released, True
-        keep = max((_overlap(self._held, stop) for stop in self._stops), default=0)
+        keep = max((overlap(self._held, stop) for stop in self._stops), default=0)
         cut = len(self._held) - keep
         released, self._held = self._held[:cut], self._held[cut:]
         return released, False
@@ -53,7 +53,7 @@ class TextStream:
         return released
 
 
-def _overlap(text: str, stop: str) -> int:
+def overlap(text: str, stop: str) -> int:
     """Returns the length of the longest end of `text` that `stop` begins with."""
     for length in range(min(len(text), len(stop) - 1), 0, -1):
         if text.endswith(stop[:length]):

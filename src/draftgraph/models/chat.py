@@ -17,7 +17,7 @@ from draftgraph.models.template import render
 from draftgraph.models.token_table import Literal, LiteralSplitter
 
 ROLES = ("system", "developer", "user", "assistant", "tool")
-_KEYS = ("role", "content", "name")
+_KEYS = ("role", "content", "name", "tool_calls", "tool_call_id")
 _RESERVED = ("messages", "bos_token", "eos_token", "add_generation_prompt")
 # Unicode's noncharacters: they mean nothing in any text.
 _NONCHARACTERS = [*range(0xFDD0, 0xFDF0), *(plane << 16 | last for plane in range(17) for last in (0xFFFE, 0xFFFF))]
@@ -56,6 +56,8 @@ def render_chat(
 
     Args:
         messages: each with a `role` of ROLES, a `content` that is text or a list of text parts, and perhaps a `name`.
+            An assistant's may have `tool_calls`, each {"function": {"name": TEXT, "arguments": OBJECT}} and perhaps
+            more, and then no content; a tool's answers the call `tool_call_id`.
         control_literals: the texts of the model's control tokens.
         variables: further variables of the template, such as tools: JSON values.
         now: the time for templates that ask for it; the default is the present.
@@ -75,7 +77,8 @@ def render_chat(
     values = {
         **{name: _map_strings(value, mark) for name, value in extra.items()},
         "messages": [
-            {key: value if key == "role" else mark(value) for key, value in message.items()} for message in checked
+            {key: value if key == "role" else _map_strings(value, mark) for key, value in message.items()}
+            for message in checked
         ],
         "bos_token": bos,
         "eos_token": eos,
@@ -84,7 +87,7 @@ def render_chat(
     return RenderedChat(render(template, values, guard=guard, now=now), guard)
 
 
-def check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]]:
+def check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Returns the messages with plain text contents: text parts are joined, so both forms give one prompt.
 
     Raises:
@@ -95,7 +98,7 @@ def check_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, str]
     return [_check_message(index, message) for index, message in enumerate(messages)]
 
 
-def _check_message(index: int, message: Any) -> dict[str, str]:
+def _check_message(index: int, message: Any) -> dict[str, Any]:
     where = f"message {index}"
     if not isinstance(message, Mapping):
         _refuse(f"{where} is {message!r:.80}", "an object with role and content", "send each message as an object")
@@ -105,12 +108,30 @@ def _check_message(index: int, message: Any) -> dict[str, str]:
     role = message.get("role")
     if not isinstance(role, str) or role not in ROLES:
         _refuse(f"{where} has role={role!r:.80}", ", ".join(ROLES), "choose one of these roles")
-    checked = {"role": role, "content": _check_content(where, message.get("content"))}
-    if "name" in message:
-        if not isinstance(message["name"], str):
-            _refuse(f"{where} has name={message['name']!r:.80}", "text", "send the name as text or leave it out")
-        checked["name"] = message["name"]
+    calls = _check_calls(where, role, message["tool_calls"]) if "tool_calls" in message else {}
+    content = message.get("content")
+    checked = {"role": role, "content": "" if calls and content is None else _check_content(where, content), **calls}
+    for key in ("name", "tool_call_id"):
+        if key in message:
+            if not isinstance(message[key], str):
+                _refuse(f"{where} has {key}={message[key]!r:.80}", "text", f"send the {key} as text or leave it out")
+            checked[key] = message[key]
     return checked
+
+
+def _check_calls(where: str, role: str, calls: Any) -> dict[str, Any]:
+    if role != "assistant" or not isinstance(calls, (list, tuple)) or not calls:
+        _refuse(f"{where} has tool_calls={calls!r:.80}", "a list of calls, of an assistant", "leave tool_calls out")
+    for call in calls:
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if (
+            not isinstance(function, Mapping)
+            or not isinstance(function.get("name"), str)
+            or not isinstance(function.get("arguments"), Mapping)
+        ):
+            allowed = '{"function": {"name": TEXT, "arguments": OBJECT}}'
+            _refuse(f"{where} has the call {call!r:.80}", allowed, "send each call in this form")
+    return {"tool_calls": _as_json(f"{where} has tool_calls", list(calls))}
 
 
 def _check_content(where: str, content: Any) -> str:
@@ -132,11 +153,15 @@ def check_variables(variables: Mapping[str, Any]) -> dict[str, Any]:
     for name in variables:
         if not isinstance(name, str) or name in _RESERVED:
             _refuse(f"the template variable {name!r:.80}", f"a name other than {', '.join(_RESERVED)}", "rename it")
-    try:
-        copied: dict[str, Any] = json.loads(json.dumps(dict(variables), allow_nan=False))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PromptError(f"template variables: {error}", "JSON values", "send text, numbers or objects") from error
+    copied: dict[str, Any] = _as_json("template variables", dict(variables))
     return copied
+
+
+def _as_json(what: str, value: Any) -> Any:
+    try:
+        return json.loads(json.dumps(value, allow_nan=False))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PromptError(f"{what}: {error}", "JSON values", "send text, numbers or objects") from error
 
 
 def _strings(value: Any) -> Iterator[str]:

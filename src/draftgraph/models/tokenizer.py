@@ -135,7 +135,17 @@ class Tokenizer:
         now: datetime | None = None,
     ) -> list[int]:
         """Returns the prompt of a chat: the messages in the model's own template. See `render_chat`."""
-        rendered = render_chat(
+        return self.encode_chat(self.render_messages(messages, variables=variables, now=now))
+
+    def render_messages(
+        self,
+        messages: Sequence[Mapping[str, Any]],
+        *,
+        variables: Mapping[str, Any] | None = None,
+        now: datetime | None = None,
+    ) -> RenderedChat:
+        """Returns the prompt of a chat as text. See `render_chat`."""
+        return render_chat(
             self.chat_template,
             messages,
             bos=self._label(self.bos_id),
@@ -144,7 +154,6 @@ class Tokenizer:
             variables=variables or {},
             now=now,
         )
-        return self.encode_chat(rendered)
 
     def first_difference(self, other: Tokenizer) -> str | None:
         """Returns None if both have the same tokens under the same ids, else a sentence with the first difference."""

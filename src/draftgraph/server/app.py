@@ -26,8 +26,9 @@ from draftgraph.server.engine_thread import EngineThread
 from draftgraph.server.metrics import Metrics
 from draftgraph.server.playground import build_playground
 from draftgraph.server.routes import Service, build_router
-from draftgraph.server.schema import FIELDS, ChatRequest, CompletionRequest, DetokenizeRequest, TokenizeRequest
+from draftgraph.server.schema import FIELDS, REQUESTS
 from draftgraph.server.security import Check, Gate, check_host, check_key, check_origin
+from draftgraph.server.tools import abilities
 
 _GENERATING = frozenset({"/v1/chat/completions", "/v1/completions"})
 _ENCODERS = 2  # threads that turn texts into ids and back: the memory that a long text takes is taken so often at most
@@ -47,6 +48,7 @@ def build_app(llm: LLM, config: ServerConfig, keys: Sequence[bytes], defaults: M
     service = Service(
         model=llm.name,
         tokenizer=llm.model.tokenizer,
+        abilities=abilities(llm.model.tokenizer),
         context_length=llm.runner.context_length,
         budget=llm.budget,
         fingerprint=f"draftgraph-{version}",
@@ -69,7 +71,7 @@ def build_app(llm: LLM, config: ServerConfig, keys: Sequence[bytes], defaults: M
 def _name_model(document: dict[str, Any], name: str) -> None:
     """Says in the OpenAPI document which model there is."""
     schemas = document["components"]["schemas"]
-    for request in (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest):
+    for request in REQUESTS:
         schemas[request.__name__]["properties"]["model"] = {
             "enum": [name, None], "title": "Model", "description": "The served model; the default.",
         }  # fmt: skip

@@ -18,14 +18,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from draftgraph.errors import DraftGraphError, ParameterError
+from draftgraph.errors import DraftGraphError, MissingPackageError, ParameterError
 
 log = logging.getLogger("draftgraph.server")
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 _LONGEST_MESSAGE = 600  # characters
 _TYPES: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
-_FIELD = re.compile(r"([a-z_]+)(?:=|\[| key )")  # how a ParameterError begins that is about a field
+# How a ParameterError begins that is about a field.
+_FIELD = re.compile(
+    r"(?:a )?([a-z_]+)(?:=|\[| key | with | that cannot be used| without the package| of [0-9]+ characters)"
+)
 # Errors of pydantic that say more than the alternatives of a union that did not fit, the most telling first.
 _TELLING: Mapping[str, str] = {
     "extra_forbidden": "is not implemented here, or misspelt",
@@ -86,7 +89,7 @@ def error_response(error: ApiError) -> JsonResponse:
 
 def bad_request(error: DraftGraphError) -> ApiError:
     """Returns a typed error of ours as a 400."""
-    field = _FIELD.match(error.given) if isinstance(error, ParameterError) else None
+    field = _FIELD.match(error.given) if isinstance(error, (ParameterError, MissingPackageError)) else None
     param = field[1] if field else None
     return ApiError(400, f"{error.given}; allowed: {error.allowed}; do this: {error.remedy}", param=param)
 

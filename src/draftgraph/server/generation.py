@@ -19,7 +19,7 @@ from draftgraph.config import SamplingParams
 from draftgraph.engine.stats import RequestStats
 from draftgraph.server.engine_thread import EngineThread, Event, Job, Places, Watch
 from draftgraph.server.errors import ApiError
-from draftgraph.types import Delta, FinishReason
+from draftgraph.types import Delta, FinishReason, TokenLogprobs
 
 T = TypeVar("T")
 _NUM_SEEDS = 2**63
@@ -84,13 +84,14 @@ async def _until_gone(receive: Receive) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """One finished text. `seed` repeats it."""
+    """One finished text. `seed` repeats it; `logprobs` are those of its tokens, where they were asked for."""
 
     text: str
     num_tokens: int
     finish_reason: FinishReason
     seed: int
     stats: RequestStats
+    logprobs: Sequence[TokenLogprobs] | None
 
 
 class Generation:
@@ -149,7 +150,7 @@ class Generation:
         request = self._jobs[index].request
         assert request is not None, "the choice was submitted"
         assert request.finish_reason is not None, "the choice has ended"
-        return Written(text, request.num_written, request.finish_reason, request.seed, request.stats)
+        return Written(text, request.num_written, request.finish_reason, request.seed, request.stats, request.logprobs)
 
     def cancel(self) -> None:
         """Ends what has not ended."""

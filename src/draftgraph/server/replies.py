@@ -1,4 +1,5 @@
-"""What the server answers, in OpenAI's shapes; what is ours alone stands in `usage.draft` and `seed`."""
+"""What the server answers, in OpenAI's shapes; what is ours alone stands in `usage.draft`, `seed` and
+`finish_detail`."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, Field
 
-Finish = Literal["stop", "length"]
+Finish = Literal["stop", "length", "tool_calls"]
 
 
 class Usage(BaseModel):
@@ -33,26 +34,65 @@ class ErrorReply(BaseModel):
     error: ErrorDetail
 
 
+class CalledFunction(BaseModel):
+    name: str
+    arguments: str = Field(description="A JSON object, as text.")
+
+
+class ToolCall(BaseModel):
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+
+
 class AssistantMessage(BaseModel):
     role: Literal["assistant"] = "assistant"
-    content: str
+    content: str | None
+    refusal: None = None
+    tool_calls: list[ToolCall] | None = None
+
+
+class TokenLogprob(BaseModel):
+    """A token; `bytes` is null where it has no text."""
+
+    token: str
+    logprob: float
+    bytes: list[int] | None
+
+
+class WrittenLogprob(TokenLogprob):
+    top_logprobs: list[TokenLogprob]
+
+
+class ChatLogprobs(BaseModel):
+    content: list[WrittenLogprob]
     refusal: None = None
 
 
-class ChatChoice(BaseModel):
+class TextLogprobs(BaseModel):
+    """By token: `text_offset` counts characters of the choice's text."""
+
+    tokens: list[str]
+    token_logprobs: list[float]
+    top_logprobs: list[dict[str, float]]
+    text_offset: list[int]
+
+
+class Choice(BaseModel):
     index: int
+    finish_reason: Finish
+    finish_detail: Literal["grammar"] | None = Field(description="Why a text was cut that reached no limit of length.")
+    seed: int = Field(description="The seed that writes this text again.")
+
+
+class ChatChoice(Choice):
     message: AssistantMessage
-    finish_reason: Finish
-    logprobs: None = None
-    seed: int = Field(description="The seed that writes this text again.")
+    logprobs: ChatLogprobs | None = None
 
 
-class TextChoice(BaseModel):
-    index: int
+class TextChoice(Choice):
     text: str
-    finish_reason: Finish
-    logprobs: None = None
-    seed: int = Field(description="The seed that writes this text again.")
+    logprobs: TextLogprobs | None = None
 
 
 class Reply(BaseModel):

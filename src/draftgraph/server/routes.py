@@ -8,10 +8,10 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import PlainTextResponse
@@ -25,7 +25,7 @@ from draftgraph.server.errors import ApiError, JsonResponse
 from draftgraph.server.formats import ChatFormat, Format, Head, TextFormat
 from draftgraph.server.generation import ClientGone, Generation, Order, open_generation, time_limit, unless_gone
 from draftgraph.server.metrics import Metrics
-from draftgraph.server.prompts import Prompt, encode
+from draftgraph.server.prompts import encode
 from draftgraph.server.replies import (
     ChatReply,
     Detokenized,
@@ -40,8 +40,10 @@ from draftgraph.server.replies import (
 )
 from draftgraph.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, Generate, TokenizeRequest
 from draftgraph.server.stream import EventStream
+from draftgraph.server.tools import Abilities, Plan, check_history, plan
 from draftgraph.server.watching import watching
 
+Encoded: TypeAlias = Callable[[], Sequence[int]]  # a prompt's ids
 _CLIENT_GONE = 499  # for the metrics; nobody receives it
 
 
@@ -57,6 +59,7 @@ class Service:
 
     model: str
     tokenizer: Tokenizer
+    abilities: Abilities
     context_length: int
     budget: int
     fingerprint: str
@@ -75,11 +78,17 @@ class Endpoints:
 
     async def chat(self, body: ChatRequest, http: Request) -> Response:
         """Answer a chat."""
-        return await self._generate(http, body, [body.messages], ChatFormat())
+        service = self._service
+        check_history(body.messages, service.abilities)
+        planned = plan(body, service.abilities)
+        encoded = partial(encode, service.tokenizer, body.messages, tools=planned.tools, note=planned.note)
+        return await self._generate(http, body, [encoded], ChatFormat(service.tokenizer, planned.tagged), planned)
 
     async def complete(self, body: CompletionRequest, http: Request) -> Response:
         """Continue a text, or several."""
-        return await self._generate(http, body, body.prompts(), TextFormat())
+        tokenizer = self._service.tokenizer
+        encoded = [partial(encode, tokenizer, prompt) for prompt in body.prompts()]
+        return await self._generate(http, body, encoded, TextFormat(tokenizer), Plan({}))
 
     async def models(self) -> ModelList:
         """List the one model."""
@@ -96,6 +105,8 @@ class Endpoints:
         prompt = body.messages if body.prompt is None else body.prompt
         if prompt is None or (body.prompt is not None and body.messages is not None):
             raise ApiError(400, "give either prompt or messages", param="prompt")
+        if body.messages is not None:
+            check_history(body.messages, self._service.abilities)
         ids = await asyncio.to_thread(encode, self._service.tokenizer, prompt)
         return Tokens(tokens=list(ids), count=len(ids), max_model_len=self._service.context_length)
 
@@ -114,28 +125,34 @@ class Endpoints:
         """Report all counts, for Prometheus."""
         return Response(self._service.metrics.to_text(), headers={"content-type": Metrics.content_type})
 
-    async def _generate(self, http: Request, body: Generate, prompts: Sequence[Prompt], form: Format) -> Response:
+    async def _generate(
+        self, http: Request, body: Generate, prompts: Sequence[Encoded], form: Format, planned: Plan
+    ) -> Response:
         num_choices = self._check(body, len(prompts))
         # NOTE: before this waits for anything. Of many requests that come at once, the gate then refuses the excess.
         with self._service.engine.reserve(num_choices) as places:
             try:
-                return await unless_gone(http.receive, self._answer(body, places, prompts, form))
+                return await unless_gone(http.receive, self._answer(body, places, prompts, form, planned))
             except ClientGone:
                 return Response(status_code=_CLIENT_GONE)
 
-    async def _answer(self, body: Generate, places: Places, prompts: Sequence[Prompt], form: Format) -> Response:
+    async def _answer(
+        self, body: Generate, places: Places, prompts: Sequence[Encoded], form: Format, planned: Plan
+    ) -> Response:
         """Returns the answer, or one that streams it: errors known before the first token are plain ones."""
         service = self._service
-        (params,) = from_options(service.defaults | body.sampling(), SamplingParams)
+        given = {**service.defaults, **body.sampling(), **planned.sampling}
         deadline = asyncio.get_running_loop().time() + service.config.time_limit
 
         def prepare() -> Order:
-            ids = [encode(service.tokenizer, prompt) for prompt in prompts]
+            ids = [encoded() for encoded in prompts]
             watch = watching(body.draftgraph, service.tokenizer, service.model)
             return Order(ids, params, body.n or 1, 0 if body.draft == "off" else service.budget, watch)
 
-        async with time_limit(deadline):
-            generation = await open_generation(service.engine, places, prepare)
+        with planned.blamed():
+            (params,) = from_options(given, SamplingParams)
+            async with time_limit(deadline):
+                generation = await open_generation(service.engine, places, prepare)
         head = Head(f"{form.prefix}{uuid.uuid4().hex}", int(time.time()), service.model, service.fingerprint)
         if body.stream:
             wants_usage = body.stream_options is not None and body.stream_options.include_usage

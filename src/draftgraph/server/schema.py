@@ -6,51 +6,17 @@ that is null counts as not given, as OpenAI's clients send it.
 
 from __future__ import annotations
 
-import dataclasses
-from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
-from pydantic_core import PydanticCustomError
+from pydantic import Field, StringConstraints
 
-from draftgraph.config import SamplingParams
+from draftgraph.server.errors import ApiError
+from draftgraph.server.fields import SETTINGS, No, Strict, Text, TokenIds, like
+from draftgraph.server.messages import MODELS, ChosenTool, Messages, ResponseFormat, Tool
 
-_MAX_ID = 2**31 - 1  # no whole number needs more
-_SETTINGS: Mapping[str, Mapping[str, Any]] = {
-    field.name: field.metadata for field in dataclasses.fields(SamplingParams)
-}
-
-
-def _like(name: str) -> Any:
-    """Returns the pydantic field that has the range and the help of the sampling parameter `name`."""
-    setting = _SETTINGS[name]
-    limits = {
-        "ge": setting["low"],
-        "gt": setting["above"],
-        "le": _MAX_ID if setting["high"] is None else setting["high"],
-    }
-    return Field(description=setting["help"], **{key: limit for key, limit in limits.items() if limit is not None})
-
-
-def _refuse_true(value: bool) -> bool:
-    if value:
-        raise PydanticCustomError("none_required", "true is not implemented")
-    return value
-
-
-class Strict(BaseModel):
-    """Unknown fields are refused, and "1" is no number."""
-
-    model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
-
-
-# NOTE: Literal[False] would take 0 as well, which equals it.
-No = Annotated[bool, AfterValidator(_refuse_true), Field(json_schema_extra={"const": False})]
-Text = Annotated[str, Field(max_length=2**20)]
-TokenIds = list[Annotated[int, Field(ge=0, le=_MAX_ID)]]
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
-Bias = Annotated[float, Field(ge=_SETTINGS["logit_bias"]["low"], le=_SETTINGS["logit_bias"]["high"])]
+Bias = Annotated[float, Field(ge=SETTINGS["logit_bias"]["low"], le=SETTINGS["logit_bias"]["high"])]
 ModelName = str  # the OpenAPI document has the one name there is
 
 
@@ -71,18 +37,18 @@ class Generate(Strict):
     """What both ways to generate have in common."""
 
     model: ModelName | None = None
-    max_tokens: Annotated[int, _like("max_tokens")] | None = None
-    temperature: Annotated[float, _like("temperature")] | None = None
-    top_k: Annotated[int, _like("top_k")] | None = None
-    top_p: Annotated[float, _like("top_p")] | None = None
-    min_p: Annotated[float, _like("min_p")] | None = None
-    repetition_penalty: Annotated[float, _like("repetition_penalty")] | None = None
-    presence_penalty: Annotated[float, _like("presence_penalty")] | None = None
-    frequency_penalty: Annotated[float, _like("frequency_penalty")] | None = None
+    max_tokens: Annotated[int, like("max_tokens")] | None = None
+    temperature: Annotated[float, like("temperature")] | None = None
+    top_k: Annotated[int, like("top_k")] | None = None
+    top_p: Annotated[float, like("top_p")] | None = None
+    min_p: Annotated[float, like("min_p")] | None = None
+    repetition_penalty: Annotated[float, like("repetition_penalty")] | None = None
+    presence_penalty: Annotated[float, like("presence_penalty")] | None = None
+    frequency_penalty: Annotated[float, like("frequency_penalty")] | None = None
     logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=1024)] | None = None
-    seed: Annotated[int, _like("seed")] | None = None
+    seed: Annotated[int, like("seed")] | None = None
     stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
-    ignore_eos: bool | None = Field(None, description=_SETTINGS["ignore_eos"]["help"])
+    ignore_eos: bool | None = Field(None, description=SETTINGS["ignore_eos"]["help"])
     n: Annotated[int, Field(ge=1, le=1024, description="Texts to write; text i draws with seed + i.")] | None = None
     stream: bool | None = None
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
@@ -95,7 +61,7 @@ class Generate(Strict):
 
     def sampling(self) -> dict[str, Any]:
         """Returns the sampling parameters that were given, by name."""
-        names = _SETTINGS.keys() & Generate.model_fields.keys()
+        names = SETTINGS.keys() & type(self).model_fields.keys()
         given = {name: value for name in sorted(names) if (value := getattr(self, name)) is not None}
         if "stop" in given:
             given["stop"] = (given["stop"],) if isinstance(given["stop"], str) else tuple(given["stop"])
@@ -104,45 +70,27 @@ class Generate(Strict):
         return given
 
 
-class TextPart(Strict):
-    """A piece of a message."""
-
-    type: Literal["text"]
-    text: Text
-
-
-class Message(Strict):
-    """One turn of a chat. Fields that are null stand in the answers of OpenAI's clients, which send them back."""
-
-    role: Literal["system", "developer", "user", "assistant"]
-    content: Text | Annotated[list[TextPart], Field(min_length=1, max_length=1024)]
-    name: Annotated[str, Field(max_length=1024)] | None = None
-    refusal: None = None
-    annotations: None = None
-    audio: None = None
-    function_call: None = None
-    tool_calls: None = None
-
-
-Messages = Annotated[list[Message], Field(min_length=1, max_length=4096)]
-
-
 class ChatRequest(Generate):
     """A chat to answer."""
 
     messages: Messages
-    max_completion_tokens: Annotated[int, _like("max_tokens")] | None = None
-    logprobs: No | None = None
-    top_logprobs: None = None
-    response_format: None = None
-    tools: None = None
-    tool_choice: None = None
-    parallel_tool_calls: None = None
+    max_completion_tokens: Annotated[int, like("max_tokens")] | None = None
+    logprobs: bool | None = Field(None, description="Report each token's log-probability.")
+    top_logprobs: Annotated[int, like("logprobs")] | None = Field(None, description="Only with logprobs.")
+    response_format: ResponseFormat | None = None
+    tools: Annotated[list[Tool], Field(min_length=1, max_length=128)] | None = None
+    tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = Field(None, description="Only with tools.")
+    parallel_tool_calls: bool | None = Field(None, description="Only with tools.")
 
     def sampling(self) -> dict[str, Any]:
         given = super().sampling()
         if self.max_completion_tokens is not None:
             given["max_tokens"] = self.max_completion_tokens
+        given.pop("logprobs", None)
+        if self.logprobs:
+            given["logprobs"] = self.top_logprobs or 0
+        elif self.top_logprobs is not None:
+            raise ApiError(400, "top_logprobs: only with logprobs", param="top_logprobs")
         return given
 
 
@@ -157,7 +105,7 @@ class CompletionRequest(Generate):
     )
     echo: No | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
-    logprobs: None = None
+    logprobs: Annotated[int, like("logprobs")] | None = None
     suffix: None = None
 
     def prompts(self) -> list[str | list[int]]:
@@ -184,18 +132,7 @@ class DetokenizeRequest(Strict):
     tokens: Annotated[TokenIds, Field(max_length=2**20)]
 
 
-FIELDS = frozenset().union(
-    *(
-        model.model_fields
-        for model in (
-            ChatRequest,
-            CompletionRequest,
-            TokenizeRequest,
-            DetokenizeRequest,
-            Message,
-            TextPart,
-            StreamOptions,
-            Watching,
-        )
-    )
+REQUESTS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
+FIELDS = frozenset(
+    field.alias or name for model in (*REQUESTS, StreamOptions, Watching, *MODELS) for name, field in model.model_fields.items()
 )

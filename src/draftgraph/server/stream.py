@@ -1,4 +1,4 @@
-"""An answer as server-sent events: one per delta, then the usage if it was asked for, then [DONE].
+"""An answer as server-sent events: one for each piece of a delta, then the usage if it was asked for, then [DONE].
 
 In: a generation that has begun. Out: bytes, as fast as the client reads. After an error there is no [DONE], so a cut
 answer never looks like a whole one. When the client leaves, the generation is cancelled.
@@ -76,11 +76,13 @@ class EventStream(Response):
             if (choice := self._form.opening(index)) is not None:
                 yield self._chunk(choice)
         async for index, delta, view in self._generation.deltas():
-            if delta.text or view:
-                chunk = self._chunk(self._form.piece(index, delta.text))
-                yield {**chunk, "draftgraph": view} if view else chunk
+            choices = self._form.pieces(index, delta) or ([self._form.silence(index)] if view else [])
+            if view:
+                yield {**self._chunk(choices.pop(0)), "draftgraph": view}
             if delta.finish_reason is not None:
-                yield self._chunk(self._form.ending(index, self._generation.written(index)))
+                choices += self._form.ending(index, self._generation.written(index))
+            for choice in choices:
+                yield self._chunk(choice)
         if self._usage is not None:
             yield {**self._head, "choices": [], "usage": self._usage().model_dump()}
 

@@ -14,7 +14,8 @@ from __future__ import annotations
 import functools
 import json
 import math
-from collections.abc import Callable, Collection, Sequence
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any
@@ -34,6 +35,7 @@ _LARGEST_MULTIPLE = 50_000
 _WHITESPACE = (
     r"[\x20\x0A\x0D\x09]{1,64}"  # between the parts of a JSON text; without an end, some models never leave it
 )
+_SPACE = re.compile(r"\s*")
 _MARK = "\x02"  # a character that no word merges with
 
 
@@ -216,25 +218,10 @@ class _Words:
 
 
 def _json_schema(llguidance: Any, text: str) -> str:
-    multiples: set[Decimal] = set()
-
-    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = (value for key, value in pairs if key == "multipleOf" and isinstance(value, (int, Decimal)))
-        multiples.update(abs(Decimal(value)) for value in found)
-        return dict(pairs)
-
+    schema, _ = _read_schema("json_schema", text)
     try:
-        schema = json.loads(text, object_pairs_hook=look, parse_float=Decimal)
-        product = math.prod(int("".join(map(str, value.normalize().as_tuple().digits))) for value in multiples)
-        if product > _LARGEST_MULTIPLE:
-            raise _refused("json_schema", f"the numbers of multipleOf make {product}, more than {_LARGEST_MULTIPLE}")
-        if not isinstance(schema, dict):
-            raise _refused("json_schema", "not an object")
-        asked = schema.get("x-guidance")
-        chosen = isinstance(asked, dict) and "whitespace_flexible" in asked  # NOTE: a pattern would overrule it
-        defaults = {} if chosen else {"whitespace_pattern": _WHITESPACE}
-        return str(llguidance.LLMatcher.grammar_from_json_schema(text, defaults=defaults))
-    except (ValueError, ArithmeticError, RecursionError) as error:
+        return str(llguidance.LLMatcher.grammar_from_json_schema(text, defaults=_defaults(schema)))
+    except ValueError as error:
         raise _refused("json_schema", str(error)) from error
 
 
@@ -243,9 +230,46 @@ def _regex(llguidance: Any, text: str) -> str:
 
 
 def _grammar(llguidance: Any, text: str) -> str:
-    if "%json" in text:
-        raise _refused("grammar", "%json within it")
-    return str(llguidance.LLMatcher.grammar_from_lark(text))
+    """Each `%json SCHEMA` in it stands for a text of that schema, with the limits and the defaults of json_schema."""
+    pieces, done = [], 0
+    while (found := text.find("%json", done)) >= 0:
+        begin = found + len("%json")
+        schema, end = _read_schema("grammar", text, begin)
+        options = schema.get("x-guidance", {})
+        options = _defaults(schema) | options if isinstance(options, dict) else options
+        pieces += [text[done:begin], " ", json.dumps(schema | {"x-guidance": options})]
+        done = end
+    return str(llguidance.LLMatcher.grammar_from_lark("".join([*pieces, text[done:]])))
+
+
+def _read_schema(name: str, text: str, begin: int = 0) -> tuple[dict[str, Any], int]:
+    """Returns the schema in `text` from `begin` on, and where it ends. It is cheap to compile, or it is refused."""
+    multiples: set[Decimal] = set()
+
+    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        found = (value for key, value in pairs if key == "multipleOf" and isinstance(value, (int, Decimal)))
+        multiples.update(abs(Decimal(value)) for value in found)
+        return dict(pairs)
+
+    begin = _SPACE.match(text, begin).end()  # type: ignore[union-attr]
+    try:
+        json.JSONDecoder(object_pairs_hook=look, parse_float=Decimal).raw_decode(text, begin)
+        schema, end = json.JSONDecoder().raw_decode(text, begin)
+        product = math.prod(int("".join(map(str, value.normalize().as_tuple().digits))) for value in multiples)
+    except (ValueError, ArithmeticError, RecursionError) as error:
+        raise _refused(name, str(error)) from error
+    if product > _LARGEST_MULTIPLE:
+        raise _refused(name, f"the numbers of multipleOf make {product}, more than {_LARGEST_MULTIPLE}")
+    if not isinstance(schema, dict):
+        raise _refused(name, "a schema that is not an object")
+    return schema, end
+
+
+def _defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns llguidance's options where the schema has none of its own."""
+    asked = schema.get("x-guidance")
+    chosen = isinstance(asked, dict) and "whitespace_flexible" in asked  # NOTE: a pattern would overrule it
+    return {} if chosen else {"whitespace_pattern": _WHITESPACE}
 
 
 _SOURCES: dict[str, Callable[[Any, str], str]] = {"json_schema": _json_schema, "regex": _regex, "grammar": _grammar}

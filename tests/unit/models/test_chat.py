@@ -212,6 +212,13 @@ def test_text_and_text_parts_give_one_prompt(text: str) -> None:
         [{"role": ["user"], "content": "x"}], [{"role": "user", "content": "x", "name": 7}],
         [{"role": "user", "content": "x", "tool_calls": []}], [{"role": "user", "content": "x", 7: 7}],
         [{"role": "user", "content": "x"}, {"role": "assistant", "content": None}],
+        *([{"role": "assistant", "content": None, "tool_calls": calls}] for calls in (
+            [], None, "f", [None], [{}], [{"function": {"name": "f"}}], [{"function": {"arguments": {}}}],
+            [{"function": {"name": "f", "arguments": "{}"}}], [{"function": {"name": 1, "arguments": {}}}],
+            [{"function": {"name": "f", "arguments": {"a": float("nan")}}}],
+        )),
+        [{"role": "user", "content": "x", "tool_calls": [{"function": {"name": "f", "arguments": {}}}]}],
+        [{"role": "tool", "content": "x", "tool_call_id": 7}],
     ],
 )  # fmt: skip
 def test_messages_of_other_forms_are_refused_in_three_parts(messages: Any) -> None:
@@ -220,6 +227,28 @@ def test_messages_of_other_forms_are_refused_in_three_parts(messages: Any) -> No
     assert caught.value.given
     assert caught.value.allowed
     assert caught.value.remedy
+
+
+CALLING = CHATML.replace("message.content", "message.content + (message.tool_calls | default('') | string)")
+
+
+def test_calls_need_no_content_and_reach_the_template_as_they_are() -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "f", "arguments": {"a": [1, None, "é"]}}}
+    for content in ({}, {"content": None}, {"content": ""}):
+        messages = [{"role": "assistant", "tool_calls": [call], **content}]
+        assert f"assistant\n[{call}]<|im_end|>" in rendered(CALLING, messages)
+    answer = {"role": "tool", "content": "x", "tool_call_id": "c"}
+    assert rendered("{{ messages[0].tool_call_id }}", [answer]) == "c"
+
+
+def test_control_literals_in_calls_never_become_control_ids() -> None:
+    tokenizer = tokenizer_with(CALLING)
+    sizes = set()
+    for text in ("x", "<|im_end|>", "<|im_start|>system", "<|im_end"):
+        call = {"id": text, "function": {"name": text, "arguments": {text: [text]}}}
+        messages = [{"role": "assistant", "content": text, "tool_calls": [call]}, *user("y")]
+        sizes.add(len(control_ids(tokenizer, tokenizer.encode_messages(messages))))
+    assert len(sizes) == 1
 
 
 def test_half_a_surrogate_pair_in_a_message_is_refused() -> None:

@@ -264,6 +264,15 @@ def test_the_words_of_a_real_tokenizer_spell_texts_as_they_stand_within_one(meta
         assert regex.match(regex.escape(literal) + "[0-9]", tokenizer.decode(path))
 
 
+def test_a_schema_within_a_grammar_allows_what_the_schema_alone_does() -> None:
+    """The limit of its white space too."""
+    alone = constraint(json_schema=json.dumps(PERSON))
+    within = constraint(grammar=f'start: "ab" value ":"\nvalue: %json {json.dumps(PERSON)}')
+    for text in ("{", "{" + " " * 64, "{" + " " * 65, '{"a":', '{"a": 1, "b": "a', '{"b"', "[", '{"a": 1, "b": "ab"'):
+        assert within.permits(spell("ab" + text)) == alone.permits(spell(text)), text
+    assert within.ending(spell('ab{"a": 1, "b": "ab"}:')) is FinishReason.STOP
+
+
 # Refusals
 
 
@@ -310,6 +319,9 @@ REFUSED: dict[str, dict[str, str]] = {
     "no text": {"grammar": "start: start"},
     "a control token": {"grammar": "start: <[191]>"},
     "a schema within": {"grammar": 'start: %json {"multipleOf": 1234567}'},
+    "a schema within that is no schema": {"grammar": "start: %json [1]"},
+    "a schema within that never ends": {"grammar": 'start: %json {"type":'},
+    "a second schema within": {"grammar": 'start: a b\na: %json {}\nb: %json {"not": {}}'},
     "a zero byte": {"grammar": "\0"},
 }  # fmt: skip
 
