@@ -134,5 +134,7 @@ class DetokenizeRequest(Strict):
 
 REQUESTS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)
 FIELDS = frozenset(
-    field.alias or name for model in (*REQUESTS, StreamOptions, Watching, *MODELS) for name, field in model.model_fields.items()
+    field.alias or name
+    for model in (*REQUESTS, StreamOptions, Watching, *MODELS)
+    for name, field in model.model_fields.items()
 )
