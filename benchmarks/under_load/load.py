@@ -11,7 +11,7 @@ import asyncio
 import itertools
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from draftgraph.bench.tables import Table
@@ -49,12 +49,12 @@ class Run:
         return answer.num_tokens * inside / max(len(answer.arrivals), 1)
 
 
-async def measure(model: str, rounds: int) -> Report:
+async def measure(subject: Sequence[str], rounds: int) -> Report:
     """Returns the report on `rounds` rounds of every level and arm, and on as many crowds."""
     report = Report(
-        "load", {"model": model, "rounds": rounds, "server": OPTIONS, "max_tokens": MAX_TOKENS, "requests": LEVELS}
+        "load", {"subject": subject, "rounds": rounds, "server": OPTIONS, "max_tokens": MAX_TOKENS, "requests": LEVELS}
     )
-    with serving(model, *OPTIONS, *ARMS["auto"]) as auto, serving(model, *OPTIONS, *ARMS["off"]) as off:
+    with serving(subject, *OPTIONS, *ARMS["auto"]) as auto, serving(subject, *OPTIONS, *ARMS["off"]) as off:
         servers = {"auto": auto, "off": off}
         for served in servers.values():
             await closed_loop(served, 4, 12, first=10**6)
@@ -65,7 +65,7 @@ async def measure(model: str, rounds: int) -> Report:
                     runs[level, arm].append(await closed_loop(servers[arm], level, requests, first=1000 * number))
         errors = [line for served in servers.values() for line in served.logged_errors()]
     _judge_loops(report, runs, errors)
-    await _measure_crowds(report, model, rounds)
+    await _measure_crowds(report, subject, rounds)
     return report
 
 
@@ -142,10 +142,10 @@ def _row(name: str, runs: list[Run]) -> tuple[str, ...]:
     )
 
 
-async def _measure_crowds(report: Report, model: str, rounds: int) -> None:
+async def _measure_crowds(report: Report, subject: Sequence[str], rounds: int) -> None:
     """Many more at once than the server has places for."""
     options = ("--slots", str(CROWD_SLOTS), "--queue", str(CROWD_QUEUE), "--context", "2048")
-    with serving(model, *options) as served:
+    with serving(subject, *options) as served:
         await closed_loop(served, 4, 8, first=10**6)
         crowds = [await _crowd(served.url, CROWD * number) for number in range(rounds)]
         rest = await served.seconds_to_rest()

@@ -24,12 +24,12 @@ SERVERS = {
 _EVENTS_UNTIL_LEAVING = 40  # lines of the stream that those who leave read before
 
 
-async def measure(model: str, rounds: int) -> Report:
+async def measure(subject: Sequence[str], rounds: int) -> Report:
     """Returns the report on `rounds` rounds for each server."""
-    report = Report("mixed", {"model": model, "rounds": rounds, "servers": SERVERS})
+    report = Report("mixed", {"subject": subject, "rounds": rounds, "servers": SERVERS})
     bodies = mixed()
     for name, options in SERVERS.items():
-        with serving(model, *options) as served:
+        with serving(subject, *options) as served:
             alone = [await ask(served.url, body) for body in bodies]
             plain = [await ask(served.url, {**body, "draft": "off"}) for body in bodies]
             together = [await _together(served, bodies) for _ in range(rounds)]

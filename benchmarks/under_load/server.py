@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,22 +85,27 @@ def is_at_rest(metrics: dict[str, float]) -> bool:
 
 
 @contextlib.contextmanager
-def serving(model: str, *options: str) -> Iterator[Served]:
+def serving(subject: Sequence[str], *options: str) -> Iterator[Served]:
     """Runs `draftgraph serve` on a free port while the block runs.
+
+    Args:
+        subject: the model, with options that all measurements share.
+        options: of this one.
 
     Raises:
         RuntimeError: it did not start; the message has its log.
     """
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "log"
-        command = [sys.executable, "-m", "draftgraph", "serve", model, "--port", "0", "--json", *options]
+        command = [sys.executable, "-m", "draftgraph", "serve", *subject, "--port", "0", "--json", *options]
         with log.open("w") as errors, subprocess.Popen(command, stdout=subprocess.PIPE, stderr=errors) as process:
             try:
                 assert process.stdout is not None, "asked for above"
                 line = process.stdout.readline()
-                if not line:
-                    raise RuntimeError(f"the server did not start:\n{log.read_text(errors='replace')}")
-                yield Served(json.loads(line)["url"], process.pid, log)
+                said = json.loads(line or "{}")
+                if "url" not in said:
+                    raise RuntimeError(f"the server did not start: {said}\n{log.read_text(errors='replace')}")
+                yield Served(said["url"], process.pid, log)
             finally:
                 process.terminate()
                 try:

@@ -1,7 +1,7 @@
 """Some minutes of constant mixed traffic: nothing fails, nothing slows down, memory stays where it settled.
 
 In: a model and a time. Out: a report. One in five requests is left by its client, one in twenty is nonsense, the others
-are of every kind. The cache is bounded and small, so that its memory is all in use early.
+are of every kind. The cache is bounded and in use from the start, and so is the memory that the longest texts take.
 """
 
 from __future__ import annotations
@@ -10,13 +10,14 @@ import asyncio
 import itertools
 import random
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from draftgraph.bench.tables import Table
 from under_load.client import Answer, ask, ask_and_leave, streamed
 from under_load.report import Report, growth, milliseconds, percentile
 from under_load.server import Process, Served, serving
-from under_load.traffic import CANARY, anything, bad_bodies, long_stream
+from under_load.traffic import CANARY, anything, bad_bodies, fill_memory, long_stream
 
 _SERVER = ("--slots", "4", "--queue", "8", "--context", "1024", "--kv-tokens", "2048")
 _CLIENTS = 6
@@ -36,10 +37,11 @@ class _Seen:
     faults: list[str] = field(default_factory=list)
 
 
-async def measure(model: str, minutes: float) -> Report:
+async def measure(subject: Sequence[str], minutes: float) -> Report:
     """Returns the report on so many minutes."""
-    report = Report("soak", {"model": model, "minutes": minutes, "server": _SERVER, "clients": _CLIENTS})
-    with serving(model, *_SERVER) as served:
+    report = Report("soak", {"subject": subject, "minutes": minutes, "server": _SERVER, "clients": _CLIENTS})
+    with serving(subject, *_SERVER) as served:
+        await fill_memory(served.url)
         canary = (await ask(served.url, CANARY)).text
         seen = await _run(served, 60 * minutes)
         rest = await served.seconds_to_rest()

@@ -12,16 +12,16 @@ import socket
 import statistics
 import sys
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
 from draftgraph.bench.tables import Table
-from under_load.client import Answer, Body, ask, ask_and_leave, connect, request_bytes, streamed
+from under_load.client import Answer, ask, ask_and_leave, connect, request_bytes, streamed
 from under_load.report import Report, percentile
 from under_load.server import Served, serving
-from under_load.traffic import CANARY, bad_bodies, chat, long_stream
+from under_load.traffic import CANARY, bad_bodies, chat, fill_memory, long_stream
 
 _SERVER = (
     "--slots", "8", "--queue", "64", "--context", "1024", "--kv-tokens", "4096",
@@ -33,12 +33,12 @@ _DAWDLERS, _GOOD_CLIENTS, _GOOD_SECONDS = 51, 4, 15.0
 _RISE = 8 * 2**20  # bytes of resident memory that a storm may leave behind
 
 
-async def measure(model: str) -> Report:
+async def measure(subject: Sequence[str]) -> Report:
     """Returns the report on one storm of each kind."""
-    report = Report("storm", {"model": model, "server": _SERVER})
-    with serving(model, *_SERVER) as served:
+    report = Report("storm", {"subject": subject, "server": _SERVER})
+    with serving(subject, *_SERVER) as served:
         fresh = served.process().resident_bytes
-        await _fill_memory(served)
+        await fill_memory(served.url)
         canary = (await ask(served.url, CANARY)).text
         before = served.process()
         rows = [
@@ -60,15 +60,6 @@ async def measure(model: str) -> Report:
     report.claim("no error is logged", f"{len(errors)} {errors[:1]}", not errors)
     report.tables["Storms"] = Table(("storm", "what happened", "at rest after s", "memory MB"), tuple(rows))
     return report
-
-
-async def _fill_memory(served: Served) -> None:
-    """Asks until every part of the key-value cache was used, and as much memory for long texts as there can be at once.
-
-    What is new later is neither.
-    """
-    bodies: list[Body | bytes] = [chat(10**6 + number, max_tokens=300, ignore_eos=True) for number in range(24)]
-    await asyncio.gather(*(ask(served.url, body) for body in bodies + bad_bodies() * 3))
 
 
 def _megabytes(rise: float) -> str:

@@ -1,15 +1,17 @@
 """What the server is asked: prompts of `benchmarks/prompts.jsonl`, made into as many different requests as needed.
 
-In: a number. Out: the body of that request, always the same.
+In: a number. Out: the body of that request, always the same. And what fills a server's memory before it is watched.
 """
 
 from __future__ import annotations
 
+import asyncio
 import random
 from pathlib import Path
 from typing import Any
 
 from draftgraph.data import read_prompts
+from under_load.client import Body, ask
 
 _PROMPTS = [prompt.text for prompt in read_prompts(Path(__file__).parent.parent / "prompts.jsonl")]
 _NUM_MIXED = 16
@@ -79,3 +81,19 @@ def bad_bodies() -> list[bytes]:
         b"nothing of JSON",
         b"null",
     ]
+
+
+async def fill_memory(url: str) -> None:
+    """Asks until all of a small key-value cache was used, and as much memory for long texts as there can be at once.
+
+    The system keeps both for the process, so what is new later is neither. Few requests at a time: none is refused.
+    """
+    room = asyncio.Semaphore(8)
+
+    async def one(body: Body | bytes) -> None:
+        async with room:
+            await ask(url, body)
+
+    bodies: list[Body | bytes] = [chat(10**6 + number, max_tokens=300, ignore_eos=True) for number in range(16)]
+    longest = max(bad_bodies(), key=lambda body: body.count(b" "))
+    await asyncio.gather(*map(one, [*bodies, *[longest] * 8, *bad_bodies()]))
