@@ -65,6 +65,10 @@ class GgufFile:
         """Returns the tensor's bytes as the file has them, [rows, bytes of a row], a read-only view."""
         return self._tensors[name].data
 
+    def forget(self, name: str) -> None:
+        """Drops a metadata value that nobody needs any more: some are lists of a hundred thousand strings."""
+        self._parts[0].metadata.pop(name, None)
+
     def drop_pages(self) -> None:
         """Gives back the memory of what was read; the tensors stay usable. For after the weights have been copied."""
         for part in self._parts:

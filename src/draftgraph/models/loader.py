@@ -71,6 +71,9 @@ def read_words(files: ModelFiles) -> Model:
             "at least one row per token",
             "use the tokenizer that belongs to these weights",
         )
+    if isinstance(source, GgufFile):
+        for name in ("tokens", "merges", "token_type", "scores"):
+            source.forget(f"tokenizer.ggml.{name}")
     end_ids = end_token_ids(source)
     for token in end_ids:
         if not 0 <= token < tokenizer.size:
