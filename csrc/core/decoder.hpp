@@ -141,7 +141,6 @@ private:
     std::vector<std::unique_ptr<uint16_t[]>> keys_, values_;  // per layer [cells][kv_heads][head_dim]
     std::vector<float> x_, delta_, qkv_, attended_, ffn_, scores_;
     std::vector<Space> spaces_;  // one per thread
-    std::vector<const float*> head_rows_;
 };
 
 }  // namespace draftgraph

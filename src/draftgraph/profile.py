@@ -14,17 +14,14 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-import numpy as np
-
 from draftgraph.draw import Line, render_plot
 from draftgraph.llm import LLM
 from draftgraph.models.families import weight_names
 from draftgraph.models.loader import Model
+from draftgraph.plan.measure import read, time_pass
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.speeds import memory_speed, multiply_speed
-from draftgraph.types import Extension, VerifyBatch
 
-_CHUNK = 64
 _PROMPT = 512
 
 
@@ -107,11 +104,11 @@ def profile(llm: LLM, rows: Sequence[int], contexts: Sequence[int], repeats: int
     runner, counts = llm.runner, sorted({1, *rows})
     speed_before = memory_speed(runner.threads)
     curves: dict[int, dict[int, float]] = {}
-    slot, read = runner.open(), 0
+    slot, num_read = runner.open(), 0
     try:
         for context in sorted(set(contexts)):
-            _read(runner, slot, context - read)
-            read = context
+            read(runner, slot, context - num_read)
+            num_read = context
             curves[context] = _curve(runner, slot, counts, repeats)
     finally:
         runner.release(slot)
@@ -129,11 +126,9 @@ def _curve(runner: PagedRunner, slot: int, counts: Sequence[int], repeats: int) 
     seconds: dict[int, list[float]] = {count: [] for count in counts}
     for repeat in range(repeats + 1):
         for count in counts:
-            start = time.perf_counter()
-            runner.extend(VerifyBatch((slot,), [_chain(count, first_row=0)]))
+            taken = time_pass(runner, slot, count)
             if repeat:  # the first round warms up
-                seconds[count].append(time.perf_counter() - start)
-            runner.commit(slot, [])
+                seconds[count].append(taken)
     return {count: statistics.median(values) for count, values in seconds.items()}
 
 
@@ -149,20 +144,7 @@ def _prompt_speed(runner: PagedRunner) -> float:
     slot = runner.open()
     try:
         start = time.perf_counter()
-        _read(runner, slot, length)
+        read(runner, slot, length)
         return length / (time.perf_counter() - start)
     finally:
         runner.release(slot)
-
-
-def _read(runner: PagedRunner, slot: int, length: int) -> None:
-    """Commits `length` tokens to the slot, chunk by chunk."""
-    for start in range(0, length, _CHUNK):
-        count = min(_CHUNK, length - start)
-        runner.extend(VerifyBatch((slot,), [_chain(count, first_row=count)]))
-        runner.commit(slot, range(count))
-
-
-def _chain(count: int, first_row: int) -> Extension:
-    tokens = np.arange(count, dtype=np.int32) % 64 + 32  # any tokens do; every vocabulary has these
-    return Extension(tokens, np.arange(-1, count - 1, dtype=np.int32), first_row)

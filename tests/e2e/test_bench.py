@@ -16,11 +16,11 @@ from draftgraph.bench.arms import open_arms, settings_of
 from draftgraph.bench.run import compare
 from draftgraph.config import DraftConfig, EngineConfig
 from draftgraph.data import DataPrompt
-from draftgraph.llm import Workshop
 from draftgraph.runner.reference import ReferenceRunner
 from draftgraph.types import TargetRows, VerifyBatch
+from draftgraph.workshop import Workshop
 from support.commands import command, error_of, refusal
-from support.rigs import write_text
+from support.rigs import looks_at_neighbours, write_text
 from support.tiny import write_gguf
 
 SHORT = ("--max-tokens", "10", "--ignore-eos", "--raw")
@@ -120,13 +120,7 @@ def test_a_chain_has_no_branches_and_a_graph_no_more_drafts_than_its_budget(
 def test_a_runner_that_looks_at_its_neighbours_is_caught(
     model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = ReferenceRunner.extend
-
-    def extend(self: ReferenceRunner, batch: VerifyBatch) -> TargetRows:
-        rows = honest(self, batch).rows
-        return TargetRows(tuple(part if len(part) < 2 else part[:, ::-1].copy() for part in rows))
-
-    monkeypatch.setattr(ReferenceRunner, "extend", extend)
+    monkeypatch.setattr(ReferenceRunner, "extend", looks_at_neighbours(ReferenceRunner.extend))
     drafting = ("--runner", "reference", "--draft", f"model:{model}", "--budget", "4", "--arms", "tree")
     outcome = command("bench", model, "--data", data, *SHORT, *drafting)
     assert outcome.code == 1

@@ -16,9 +16,8 @@ from draftgraph import environment
 from draftgraph.cli import console
 from draftgraph.config import DraftConfig, EngineConfig, SamplingParams
 from draftgraph.runner.reference import ReferenceRunner
-from draftgraph.types import TargetRows, VerifyBatch
 from support.commands import command, program
-from support.rigs import write_text
+from support.rigs import looks_at_neighbours, write_text
 from support.tiny import write_gguf
 
 STATS = {
@@ -164,13 +163,7 @@ def test_an_audit_finds_no_mismatch_and_says_how_much_it_compared(model: Path, d
 def test_an_audit_of_a_runner_that_looks_at_its_neighbours_fails_and_shows_where(
     model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    honest = ReferenceRunner.extend
-
-    def extend(self: ReferenceRunner, batch: VerifyBatch) -> TargetRows:
-        rows = honest(self, batch).rows
-        return TargetRows(tuple(part if len(part) < 2 else part[:, ::-1].copy() for part in rows))
-
-    monkeypatch.setattr(ReferenceRunner, "extend", extend)
+    monkeypatch.setattr(ReferenceRunner, "extend", looks_at_neighbours(ReferenceRunner.extend))
     drafting = (
         "--draft",
         f"model:{model}",

@@ -61,14 +61,11 @@ def test_an_answer_streams_in_the_colours_of_its_sources(page: Page, shared: Ser
     page.wait("document.getElementById('model').textContent")
     assert page.text("#model") == shared.llm.name
     page.set(max_tokens="60")
-    shared.brake.seconds = 0.03
-    try:
+    with shared.brake.slowed(0.03):
         page.ask(REPEATED)
         page.wait("document.querySelector('.answer .token') && document.querySelectorAll('.figure').length > 1")
         assert not page.one("#stop").get_property("hidden"), "the answer came all at once"
         assert page.text(".answer .body")
-    finally:
-        shared.brake.seconds = 0.0
     page.wait_answered()
     names = {name for token in page.all(".answer .token") for name in str(token.get_attribute("class")).split()}
     assert names - {"token"} <= {"s-ngram", "s-suffix", "s-recycle", "s-grammar"}
@@ -185,14 +182,11 @@ def test_everything_is_done_by_keyboard_alone(page: Page) -> None:
 def test_escape_stops_and_the_chat_goes_on(page: Page, shared: Serving) -> None:
     page.load()
     page.set(max_tokens="2000")
-    shared.brake.seconds = 0.02
-    try:
+    with shared.brake.slowed(0.02):
         page.ask(REPEATED)
         page.wait("document.querySelector('.answer .body').textContent.length > 10")
         page.keys(Keys.ESCAPE)
         page.wait_answered()
-    finally:
-        shared.brake.seconds = 0.0
     assert page.text(".note") == "Stopped."
     assert page.focused == "message"
     shared.assert_idle()
@@ -206,15 +200,12 @@ def test_escape_stops_and_the_chat_goes_on(page: Page, shared: Serving) -> None:
 def test_a_new_chat_forgets_and_stops(page: Page, shared: Serving) -> None:
     page.load()
     page.set(max_tokens="2000")
-    shared.brake.seconds = 0.02
-    try:
+    with shared.brake.slowed(0.02):
         page.ask(REPEATED)
         page.wait("document.querySelector('.answer .body').textContent")
         page.one("#new-chat").click()
         page.wait("document.getElementById('welcome')")
         shared.assert_idle()
-    finally:
-        shared.brake.seconds = 0.0
     assert page.all("article") == []
     page.one("#examples button").click()
     page.wait("document.querySelector('.question')")

@@ -319,3 +319,13 @@ def scripts(text: Sequence[int], vocab_size: int) -> dict[str, Script]:
 def mixture(*members: Drafter) -> MixtureDrafter:
     """All of these, always asked."""
     return MixtureDrafter({f"{i} {type(member).__name__}": member for i, member in enumerate(members)})
+
+
+def looks_at_neighbours(extend: Callable[[ReferenceRunner, VerifyBatch], TargetRows]) -> Callable[..., TargetRows]:
+    """A fault to plant: `extend`, but the rows of a tree of several depend on how many there are."""
+
+    def faulty(self: ReferenceRunner, batch: VerifyBatch) -> TargetRows:
+        rows = extend(self, batch).rows
+        return TargetRows(tuple(part if len(part) < 2 else part[:, ::-1].copy() for part in rows))
+
+    return faulty

@@ -61,6 +61,15 @@ class Brake:
         finally:
             self.release()
 
+    @contextlib.contextmanager
+    def slowed(self, seconds: float) -> Iterator[None]:
+        """Makes each step wait so long first while the block runs."""
+        self.seconds = seconds
+        try:
+            yield
+        finally:
+            self.seconds = 0.0
+
 
 @dataclass(frozen=True, slots=True)
 class Serving:

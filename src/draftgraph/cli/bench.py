@@ -27,6 +27,7 @@ from draftgraph.cli.shared import (
     open_workshop,
     require_repeatable,
     status,
+    whole_numbers,
     write,
 )
 from draftgraph.config import AUTO, DraftConfig, EngineConfig, SamplingParams, from_options
@@ -69,7 +70,7 @@ def bench(
 ) -> None:
     """Measure plain and drafted decoding in turns, check that the texts are equal, and print the ceiling beside."""
     prompts = [prompt for file in data for prompt in read_prompts(file, limit)]
-    sizes = _sizes(batch)
+    sizes = [] if batch is None else whole_numbers("--batch", batch, _MOST_TOGETHER)
     options = _with_slots(options, sizes)
     settings = settings_of(arms, from_options(options.load, DraftConfig, EngineConfig)[0])
     require_repeatable(options)
@@ -119,15 +120,6 @@ def _write(out: Path, result: dict[str, Any]) -> None:
     write(out / "bench.md", markdown(result))
     for name, picture in plots(result).items():
         write(out / name, picture)
-
-
-def _sizes(batch: str | None) -> list[int]:
-    parts = [] if batch is None else batch.split(",")
-    sizes = [int(part) if part.strip().isdecimal() else 0 for part in parts]
-    if not all(1 <= size <= _MOST_TOGETHER for size in sizes):
-        allowed = f"whole numbers from 1 to {_MOST_TOGETHER}, comma-separated"
-        raise ParameterError(f"--batch {batch}", allowed, "change --batch")
-    return sizes
 
 
 def _with_slots(options: Options, sizes: list[int]) -> Options:

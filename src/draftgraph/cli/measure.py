@@ -12,7 +12,16 @@ from draftgraph import perplexity as perplexities
 from draftgraph import profile as profiles
 from draftgraph.cli import console
 from draftgraph.cli.options import Options, with_options
-from draftgraph.cli.shared import JsonOption, ModelArgument, check_out, context_limit, loaded, status, write
+from draftgraph.cli.shared import (
+    JsonOption,
+    ModelArgument,
+    check_out,
+    context_limit,
+    loaded,
+    status,
+    whole_numbers,
+    write,
+)
 from draftgraph.config import EngineConfig
 from draftgraph.data import read_text
 from draftgraph.errors import DataFileError, ParameterError
@@ -38,8 +47,8 @@ def profile(
     as_json: JsonOption = False,
 ) -> None:
     """Measure what a target pass costs, by its number of rows, beside the least it could cost."""
-    counts = _numbers("--rows", rows, 256)
-    contexts = None if context is None else _numbers("--context", context, 2**20)
+    counts = whole_numbers("--rows", rows, 256)
+    contexts = None if context is None else whole_numbers("--context", context, 2**20)
     if out is not None:
         check_out(out, ".svg")
     contexts = _fitting(context_limit(model) - max(counts), contexts, counts)
@@ -83,14 +92,6 @@ def perplexity(
             f"perplexity {result.perplexity:.4f} over {result.tokens} tokens in windows of {window}, "
             f"read in {result.seconds:.1f} s"
         )
-
-
-def _numbers(option: str, text: str, most: int) -> list[int]:
-    """Returns the whole numbers of a comma-separated list."""
-    numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
-    if not all(1 <= number <= most for number in numbers):
-        raise ParameterError(f"{option} {text}", f"whole numbers from 1 to {most}, comma-separated", f"change {option}")
-    return numbers
 
 
 def _fitting(longest: int, contexts: list[int] | None, counts: list[int]) -> list[int]:

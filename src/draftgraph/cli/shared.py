@@ -81,6 +81,14 @@ def context_limit(model: str) -> int:
     return read_config(open_source(path)).context_length
 
 
+def whole_numbers(option: str, text: str, most: int) -> list[int]:
+    """Returns the whole numbers from 1 to `most` of a comma-separated list. Raises ParameterError for any other."""
+    numbers = [int(part) if part.strip().isdecimal() else 0 for part in text.split(",")]
+    if not all(1 <= number <= most for number in numbers):
+        raise ParameterError(f"{option} {text}", f"whole numbers from 1 to {most}, comma-separated", f"change {option}")
+    return numbers
+
+
 def check_out(out: Path, *endings: str) -> None:
     """Raises ParameterError unless a picture can be written to `out`, which ends in one of `endings`."""
     if out.suffix not in endings:

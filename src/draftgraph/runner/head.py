@@ -34,7 +34,7 @@ class ReducedHead:
         self._present = np.zeros(vocab_size, np.bool_)
         self._present[fixed] = True
         self._next = self._first_spare
-        self._used = np.flatnonzero(self.ids >= 0)
+        self._num_filled = len(fixed)
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -50,9 +50,10 @@ class ReducedHead:
             self.ids[self._next] = token
             self._present[token] = True
             tiles.add(self._next // TILE)
-            self._next = self._next + 1 if self._next + 1 < len(self) else self._first_spare
-        if new:
-            self._used = np.flatnonzero(self.ids >= 0)
+            self._next += 1
+            self._num_filled = max(self._num_filled, self._next)
+            if self._next == len(self):
+                self._next = self._first_spare
         return sorted(tiles)
 
     def rows_of(self, tile: int) -> IntArray:
@@ -65,5 +66,5 @@ class ReducedHead:
     def spread(self, logits: FloatArray) -> FloatArray:
         """Returns [rows, vocabulary] from logits [rows, head]: -inf for tokens outside the head."""
         full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
-        full[:, self.ids[self._used]] = logits[:, self._used]
+        full[:, self.ids[: self._num_filled]] = logits[:, : self._num_filled]
         return full

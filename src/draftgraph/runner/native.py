@@ -74,7 +74,8 @@ class NativeBackend:
         weights = {(weight.layer, weight.field): weight for weight in weight_names(source, config)}
         embedding = weights[-1, "embedding"]
         head = weights.get((-1, "head"), embedding)
-        self._head_rows = source.blocks(head.name)
+        head_blocks = source.blocks(head.name)
+        self._head_rows = head_blocks if reduced else head_blocks[:0].copy()  # only a reduced head takes in more rows
         rope = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
         local_rope = rope_table(num_positions, config.local_rope_base or config.rope_base, config.rope_dim, None)
         layers = [
@@ -106,7 +107,7 @@ class NativeBackend:
                 score_scale=config.score_scale,
             ),
             embedding=_tensor(source, embedding),
-            head=_tensor(source, head, np.maximum(reduced.ids, 0) if reduced else slice(vocab_size)),
+            head=_tensor(source, head, head_blocks[np.maximum(reduced.ids, 0) if reduced else slice(vocab_size)]),
             layers=layers,
             final_norm=_vector(source, weights[-1, "final_norm"]),
             cos=rope[0].ravel(),
@@ -209,9 +210,9 @@ def _layer(source: Source, weights: Mapping[str, WeightName]) -> dict[str, Any]:
     return tensors | {field: _vector(source, weights.get(field)) for field in _VECTORS}
 
 
-def _tensor(source: Source, weight: WeightName, rows: slice | IntArray = slice(None)) -> Any:
-    """Returns rows of a matrix as the core takes them: a view of the file for a slice, a copy for a list."""
-    blocks = source.blocks(weight.name)[rows]
+def _tensor(source: Source, weight: WeightName, blocks: npt.NDArray[np.uint8] | None = None) -> Any:
+    """Returns a matrix as the core takes it: all its rows, a view of the file, or the rows given as `blocks`."""
+    blocks = source.blocks(weight.name) if blocks is None else blocks
     return _native.Tensor(TYPES[source.type_name(weight.name)], len(blocks), weight.shape[1], blocks.reshape(-1))
 
 

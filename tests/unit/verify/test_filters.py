@@ -16,6 +16,7 @@ from draftgraph.kernels import exp_sum as kernel
 from draftgraph.verify import filters
 from draftgraph.verify.distribution import SamplingContext, TargetDistribution
 from draftgraph.verify.filters import keep, softmax
+from support.scores import FAMILIES
 
 Scores = npt.NDArray[np.float64]
 
@@ -35,17 +36,17 @@ def by_sorting(scores: Scores, sampling: SamplingParams) -> Scores:
     return scores
 
 
-FAMILIES: dict[str, Callable[[np.random.Generator, int], Scores]] = {
-    "like a model's": lambda random, n: random.normal(0, 3, n),
-    "flat": lambda random, n: random.normal(0, 0.1, n),
-    "with ties": lambda random, n: random.integers(-3, 3, n).astype(np.float64),
-    "all equal": lambda random, n: np.zeros(n),
-    "mostly banned": lambda random, n: np.where(random.random(n) < 0.97, -np.inf, random.normal(0, 2, n)),
-    "one allowed": lambda random, n: np.where(np.arange(n) == random.integers(n), 0.0, -np.inf),
-    "next to no temperature": lambda random, n: random.normal(0, 1e300, n),
-    "a high temperature": lambda random, n: random.normal(0, 1e-9, n),
-    "rising": lambda random, n: np.linspace(-30, 0, n),
-}
+KINDS = (
+    "like a model's",
+    "flat",
+    "with ties",
+    "all equal",
+    "mostly banned",
+    "one allowed",
+    "next to no temperature",
+    "a high temperature",
+    "rising",
+)
 SIZES = (1, 2, 3, 8, 63, 100, 256, 257, 300, 4095, 4200, 20_001)
 TOP_KS = (0, 1, 2, 5, 40, 255, 256, 1000, 10**6)
 TOP_PS = (1.0, 0.1, 0.5, 0.9, 0.95, 1 - 1e-9, 1e-12)  # 0.1 and 0.5 are met exactly where all are equal
@@ -54,8 +55,8 @@ MIN_PS = (0.0, 0.02, 1.0)
 
 def rows() -> Iterator[tuple[Scores, SamplingParams]]:
     random = np.random.default_rng(1)
-    for (family, num), repeat in itertools.product(itertools.product(FAMILIES.values(), SIZES), range(12)):
-        scores = family(random, num)
+    for (kind, num), repeat in itertools.product(itertools.product(KINDS, SIZES), range(12)):
+        scores = FAMILIES[kind](random, num)
         if not np.isfinite(scores.max()):
             scores[random.integers(num)] = 0
         top_p = float(random.choice(TOP_PS))
