@@ -149,11 +149,13 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
         for (Input* in : {&spaces_[i].in32, &spaces_[i].in256}) {
             grow(in->q, rows * widest);
             grow(in->scale, rows * (widest / 32 + 1));
+            grow(in->totals, rows * (widest / 32 + 1));
             grow(in->sums, rows * (widest / 16 + 1));
             grow(in->pairs, rows * (widest / 64 + 1));
             in->a.q = in->q.data();
             in->a.scale = in->scale.data();
-            in->a.sum32 = in->a.sum16 = in->sums.data();
+            in->a.sum32 = in->a.zero16 = in->sums.data();
+            in->a.total32 = in->totals.data();
             in->a.pair = in->pairs.data();
         }
     }

@@ -97,7 +97,7 @@ private:
     };
     struct Input {  // one activation in the form that a block size asks for
         std::vector<int8_t> q;
-        std::vector<float> scale;
+        std::vector<float> scale, totals;
         std::vector<int32_t> sums, pairs;
         Activations a;
     };

@@ -79,16 +79,17 @@ uint16_t float_to_half(float f);
 
 // Activations as the kernels of a block size want them, for `rows` rows of `inputs` values each.
 //   block 32:  int8 values, one scale and one sum per 32
-//   block 256: int8 values, one scale per 256, sums per 16 and per 32
+//   block 256: int8 values, one scale per 256, -32 times the sums per 16 (what Q6_K's zero takes away), and sums per 32
 //   block 1:   float32 as they are
 // All buffers belong to the caller.
 struct Activations {
-    int8_t* q = nullptr;       // [rows][inputs]
-    float* scale = nullptr;    // [rows][inputs / block]
-    int32_t* sum32 = nullptr;  // block 32: [rows][inputs / 32]
-    int32_t* sum16 = nullptr;  // block 256: [rows][inputs / 16]
-    int32_t* pair = nullptr;   // block 256: [rows][inputs / 64], two int16 sums of 32 each
-    const float* x = nullptr;  // [rows][inputs]
+    int8_t* q = nullptr;        // [rows][inputs]
+    float* scale = nullptr;     // [rows][inputs / block]
+    int32_t* sum32 = nullptr;   // block 32: [rows][inputs / 32]
+    float* total32 = nullptr;   // block 32: [rows][inputs / 32], scale times sum
+    int32_t* zero16 = nullptr;  // block 256: [rows][inputs / 16]
+    int32_t* pair = nullptr;    // block 256: [rows][inputs / 64], two int16 sums of 32 each
+    const float* x = nullptr;   // [rows][inputs]
     int64_t inputs = 0;
 };
 
