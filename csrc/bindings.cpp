@@ -122,6 +122,12 @@ double exp_sum(Scores x) {
     return k.exp_sum(x.data(), static_cast<int64_t>(x.size()));
 }
 
+int32_t multiply_adds(const std::string& level, int64_t rounds) {
+    const Kernels& k = kernels(level);
+    nb::gil_scoped_release release;
+    return k.multiply_adds(rounds);
+}
+
 Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                  int64_t vocab, int64_t head, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved,
                  bool coarse, bool gelu, float norm_eps, float embedding_scale, float score_scale) {
@@ -142,6 +148,7 @@ NB_MODULE(_native, m) {
     m.def("contenders", &contenders, "scores"_a.noconvert(), "key"_a, "margin"_a, "ids"_a.noconvert(),
           "Fills ids with those whose score + noise may lie within margin of the largest. Returns how many.");
     m.def("exp_sum", &exp_sum, "x"_a.noconvert(), "Returns the sum of exp(x), x <= 0.");
+    m.def("multiply_adds", &multiply_adds, "level"_a, "rounds"_a, "Does rounds * 1024 multiply-adds in registers; what it returns means nothing.");
     nb::class_<Tensor>(m, "Tensor").def(nb::init<uint32_t, int64_t, int64_t, Bytes>(), "type"_a, "outputs"_a, "inputs"_a, "data"_a.noconvert());
     nb::class_<Layer>(m, "Layer").def(
         nb::init<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, Floats, Floats, Floats,

@@ -46,6 +46,9 @@ struct Kernels {
 
     // The sum of exp(x[i]) for x <= 0, to 1e-9 of its value if one of them is 0.
     double (*exp_sum)(const double* x, int64_t n);
+
+    // Does `rounds` times 1024 multiply-adds as fast as the hardware can, in registers alone, and returns a number without meaning.
+    int32_t (*multiply_adds)(int64_t rounds);
 };
 
 // The fastest table this CPU can run, or the one that is named: "avx512vnni", "avx2", "portable". Throws std::runtime_error if

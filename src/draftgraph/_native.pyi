@@ -29,6 +29,7 @@ def contenders(scores: Scores, key: int, margin: float, ids: Ints) -> int:
     Perhaps more, never fewer. Returns how many; 0 where the scores hold +inf, or nothing but -inf.
     """
 
+def multiply_adds(level: str, rounds: int) -> int: ...
 def exp_sum(x: Scores) -> float:
     """Returns the sum of exp(x) for x [n] <= 0, to 1e-9 of its value if one of them is 0."""
 

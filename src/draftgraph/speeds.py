@@ -17,9 +17,9 @@ try:
 except ImportError:  # installed without a compiler
     _native = None  # type: ignore[assignment]
 
-_SIDE, _ROWS = 1024, 32  # a product whose weights, 0.6 MB of them, stay in the cache
-_Q4_K, _Q4_K_BYTES = 12, _SIDE * _SIDE // 256 * 144
-_TRIES = 200
+_SIDE, _ROWS = 1024, 32
+_ROUNDS = 500_000  # some milliseconds of work in registers
+_TRIES = 8
 
 
 def memory_speed(threads: int) -> float:
@@ -28,25 +28,23 @@ def memory_speed(threads: int) -> float:
     """
     blocks = np.array_split(np.ones(1 << 25, np.float64), threads)
     with ThreadPoolExecutor(threads) as pool:
-        return sum(block.nbytes for block in blocks) / _shortest(lambda: list(pool.map(np.max, blocks)), tries=8)
+        return sum(block.nbytes for block in blocks) / _shortest(lambda: list(pool.map(np.max, blocks)), _TRIES)
 
 
 def multiply_speed(isa: str, threads: int) -> float:
-    """Returns multiply-adds per second where memory does not limit them: the best of many products in the cache.
+    """Returns multiply-adds per second where nothing but the processor limits them: the best of several runs.
 
     Args:
-        isa: a kernel level, for its own product of 4-bit weights (Q4_K), the fastest that it has; or "numpy", for
-            NumPy's float32 product, whatever `threads` says.
+        isa: a kernel level, for its multiply-adds of bytes in registers; or "numpy", for NumPy's float32 product of
+            matrices that stay in the cache, whatever `threads` says.
     """
-    x, out = np.ones((_ROWS, _SIDE), np.float32), np.empty((_ROWS, _SIDE), np.float32)
     if isa == "numpy":
-        weights = np.ones((_SIDE, _SIDE), np.float32)
-        seconds = _shortest(lambda: np.matmul(x, weights, out=out), _TRIES)
-    else:
-        tensor = _native.Tensor(_Q4_K, _SIDE, _SIDE, np.zeros(_Q4_K_BYTES, np.uint8))
-        product = _native.Linear(tensor, threads, isa)
-        seconds = _shortest(lambda: product.multiply(x, out), _TRIES)
-    return x.size * _SIDE / seconds
+        x, weights = np.ones((_ROWS, _SIDE), np.float32), np.ones((_SIDE, _SIDE), np.float32)
+        return x.size * _SIDE / _shortest(lambda: np.matmul(x, weights), 25 * _TRIES)
+    with ThreadPoolExecutor(threads) as pool:
+        work = [_ROUNDS] * threads
+        seconds = _shortest(lambda: list(pool.map(lambda rounds: _native.multiply_adds(isa, rounds), work)), _TRIES)
+    return threads * _ROUNDS * 1024 / seconds
 
 
 def _shortest(work: Callable[[], object], tries: int) -> float:
