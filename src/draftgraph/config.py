@@ -87,6 +87,11 @@ class SamplingParams(Checked):
         self._check_constraint()
 
     @property
+    def penalises(self) -> bool:
+        """Whether tokens that were used before are less likely."""
+        return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
+
+    @property
     def constraint(self) -> tuple[str, str] | None:
         """The name and the text of what constrains the answer: json_schema, regex or grammar; None if nothing does."""
         asked = (("json_schema", self.json_schema), ("regex", self.regex), ("grammar", self.grammar))

@@ -97,6 +97,7 @@ class Engine:
         drafts = self.drafter.propose(batch.contexts, budgets)
         trees = self.planner.select(batch.contexts, merge(drafts), batch.windows)
         rows = self.runner.extend(VerifyBatch(batch.slots, trees))
+        self.planner.passed()
         verdicts = accept(self.rule, trees, distribution(rows, trees, batch.samplings), batch.noises, batch.endings)
         commit_all(self.runner, batch.slots, [verdict.path for verdict in verdicts])
         self.drafter.observe(batch.contexts, verdicts)

@@ -60,7 +60,8 @@ class PassCost:
 
     A pass of few rows waits for memory, whose speed changes from minute to minute on a shared machine; a pass of many
     is bound by arithmetic. So the mood counts where the table is flat, and less and less where it rises. More rows
-    never cost less: what a pass of few rows turns out to take holds for larger ones too.
+    never cost less: what a pass of few rows turns out to take holds for larger ones too, and no fewer rows are thought
+    to take longer than a pass of more.
 
     Args:
         table: the measured shape.
@@ -97,7 +98,11 @@ class PassCost:
         kinship = self._kinships.get(rows)
         if kinship is None:
             kinship = self._kinships[rows] = [_kinship(known, rows) for known in self._rows]
-        self._bends = [bend + _BEND_RATE * error * kin for bend, kin in zip(self._bends, kinship, strict=True)]
+        bare = max(seconds - cells * self._cell_seconds, 1e-9)
+        for i, known in enumerate(self._rows):
+            dearer = known < rows and self._bent[i] > bare
+            lesson = _bounded_log(bare / self._bent[i]) if dearer else error * kinship[i]
+            self._bends[i] += _BEND_RATE * lesson
         self._mood += _MOOD_RATE * error * self._shares[self._place(rows)[0]]
         self._update()
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Protocol
 
 from draftgraph.config import MAX_BUDGET
@@ -22,6 +23,7 @@ _MOST = 64  # drafts in one tree
 _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
 _PROBING = 0.01  # share of the time that may go to sources which do not pay
 _GAIN_MEMORY = 24.0  # steps
+_REST_RATE = 0.1  # share of each new observation
 _CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
 
 
@@ -39,7 +41,7 @@ class Expense:
 
 
 class Planner(Protocol):
-    """Decides how much to draft. `budgets`, `select` and `observe` are called once per step, in this order."""
+    """Decides how much to draft. All four are called once per step, in this order."""
 
     def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
         """Returns how many drafts are worth making for each request."""
@@ -48,6 +50,9 @@ class Planner(Protocol):
         self, contexts: Sequence[Context], graphs: Sequence[TokenGraph], windows: Sequence[Window]
     ) -> list[TokenTree]:
         """Returns the tree to verify for each request."""
+
+    def passed(self) -> None:
+        """Told that the target's pass over the selected trees is done."""
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> list[Expense]:
         """Learns from a step that is done and returns what it cost. `contexts` are those from before the verdicts."""
@@ -83,6 +88,9 @@ class FixedPlanner:
     ) -> list[TokenTree]:
         return select(graphs, [replace(window, budget=min(window.budget, self._most)) for window in windows])
 
+    def passed(self) -> None:
+        pass
+
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> list[Expense]:
         return [Expense() for _ in contexts]
 
@@ -93,20 +101,20 @@ class _Source:
 
     price: float = 0.0  # seconds per request asked; 0 as long as it is not known
     credit: float = 0.0  # seconds of probing it has saved up
-    gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))
+    gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))  # see `gain_of`
     own: dict[int, Frequency] = field(default_factory=dict)
 
     def paid(self, seconds: float) -> None:
         self.price += (seconds - self.price) * (0.1 if self.price else 1.0)
 
     def gain_of(self, request: int) -> Frequency:
-        """Accepted drafts per step."""
+        """What it saves per step: accepted drafts, less what verifying its drafts took, in tokens without drafts."""
         if request not in self.own:
             self.own[request] = Frequency(max(self.gain.mean, 0.05), 3, _GAIN_MEMORY)
         return self.own[request]
 
 
-@dataclass(slots=True)
+@dataclass
 class Step:
     """One step while it is planned.
 
@@ -114,7 +122,7 @@ class Step:
         requests: that can be given drafts; each writes a token without any.
         rows, cells: of the pass without drafts.
         context: mean length of the requests' texts.
-        spent: seconds that drafting took so far, as far as they belong to this step.
+        spent: seconds that the step takes beside the pass: what is usual after one, and what drafting took so far.
     """
 
     requests: int
@@ -126,10 +134,22 @@ class Step:
     paid: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)  # source -> (seconds, requests asked)
     trees: Sequence[TokenTree] = ()
     started: float = 0.0  # when the pass began
+    taken: float = 0.0  # seconds of the pass
 
     def pass_seconds(self, drafts: int) -> float:
         """Returns what the target pass takes with so many drafts."""
         return self.cost.seconds(self.rows + drafts, self.cells + int(drafts * self.context))
+
+    @property
+    def token_seconds(self) -> float:
+        """What a token takes without drafts."""
+        return self.pass_seconds(0) / max(self.requests, 1)
+
+    @cached_property
+    def draft_tokens(self) -> float:
+        """What verifying one draft took: tokens that would have been written without any in that time."""
+        count = sum(tree.num_drafts for tree in self.trees)
+        return (self.pass_seconds(count) - self.pass_seconds(0)) / count / self.token_seconds if count else 0.0
 
 
 class AutoPlanner:
@@ -149,6 +169,7 @@ class AutoPlanner:
         self._asked: dict[str, frozenset[int]] = {}
         self._reach: dict[int, int] = {}  # request -> drafts it is asked for
         self._since_plain = 0  # steps
+        self._rest = 0.0  # seconds per request that a step takes after its pass
         self._models: dict[str, DraftModel] = {}
 
     def trust(self, source: str, model: DraftModel) -> None:
@@ -160,7 +181,9 @@ class AutoPlanner:
         rows = sum(len(window.known) for window in windows)
         lengths = [len(context.tokens) for context in contexts]
         cells = sum(len(window.known) * length for window, length in zip(windows, lengths, strict=True))
-        self.step = Step(len(writing), rows, cells, sum(lengths) / max(len(lengths), 1), self.cost)
+        self.step = Step(
+            len(writing), rows, cells, sum(lengths) / max(len(lengths), 1), self.cost, self._rest * len(contexts)
+        )
         self._asked = {}
         if self._since_plain >= _CHECKED:
             return [0] * len(windows)
@@ -174,8 +197,8 @@ class AutoPlanner:
             wanted = [self._route(source, context) for context in contexts]
         else:
             entry = self._sources.setdefault(source, _Source())
-            second = self.step.pass_seconds(0) / max(self.step.requests, 1)  # what a token takes without drafts
-            wanted = [entry.gain_of(context.request).mean * second >= entry.price for context in contexts]
+            token = self.step.token_seconds
+            wanted = [entry.gain_of(context.request).mean * token >= entry.price for context in contexts]
             if not any(wanted) and contexts and entry.credit >= entry.price:
                 entry.credit = 0.0
                 wanted = [True] + [False] * (len(contexts) - 1)
@@ -215,10 +238,14 @@ class AutoPlanner:
         step.started = self._clock()
         return trees
 
+    def passed(self) -> None:
+        self.step.taken = self._clock() - self.step.started
+
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> list[Expense]:
         step = self.step
         if step.trees and step.trees[0] is verdicts[0].tree:  # a request that is cancelled had no pass
-            taken = self._clock() - step.started
+            taken = step.taken
+            self._rest += _REST_RATE * ((self._clock() - step.started - taken) / len(contexts) - self._rest)
             self._since_plain = self._since_plain + 1 if any(tree.num_drafts for tree in step.trees) else 0
             rows = sum(len(tree.tokens) for tree in step.trees)
             cells = sum(
@@ -268,13 +295,17 @@ class AutoPlanner:
                 self.worth.learn(request, first_vote(source), depth, best == token)
 
     def _learn_gains(self, request: int, verdict: Verdict) -> None:
-        """Counts accepted drafts for their sources; what several proposed is shared between them."""
+        """Counts for their sources what drafts brought and what they took; several that agree share both."""
         gains = dict.fromkeys((s for s, asked in self._asked.items() if request in asked and s in self._sources), 0.0)
         for node in verdict.nodes:
             sources = verdict.tree.sources[node] if node >= 0 else ()
             for source in sources:
                 if source in gains:
                     gains[source] += 1 / len(sources)
+        for sources in verdict.tree.sources:
+            for source in sources:
+                if source in gains:
+                    gains[source] -= self.step.draft_tokens / len(sources)
         for source, gain in gains.items():
             entry = self._sources[source]
             entry.gain_of(request).add(gain)

@@ -57,24 +57,27 @@ class TargetDistribution:
         """Absolute position of the token that follows the root."""
         return len(self._context.tokens)
 
-    def scores(self, path: Sequence[int]) -> Scores:
+    def scores(self, path: Sequence[int]) -> Row:
         """Returns [vocabulary]: processed logits after the drafts `path` (from below the root), over the temperature.
 
         Dropped tokens are -inf. At temperature 0 the logits are neither divided nor dropped, which would not change the
-        argmax, and only that has a meaning.
+        argmax, and only that has a meaning; where nothing else touches them either, they are the raw row itself.
 
         Raises:
             ModelFileError: the model computed a value that is not a number.
         """
-        logits: Scores = self._row(path[-1] if path else self._tree.root).astype(np.float64)
-        if not np.isfinite(logits.max()):
+        row = self._row(path[-1] if path else self._tree.root)
+        if not np.isfinite(row.max()):
             raise ModelFileError(
                 "the model computed logits that are not finite",
                 "finite logits",
                 "check the model file: its weights are damaged",
             )
-        self._constrain(logits, path)
         sampling = self._context.sampling
+        if not (sampling.temperature or self._context.constraint or sampling.penalises or sampling.logit_bias):
+            return row
+        logits: Scores = row.astype(np.float64)
+        self._constrain(logits, path)
         self._penalise(logits, path)
         for token, bias in sampling.logit_bias.items():
             logits[token] += bias
@@ -124,7 +127,7 @@ class TargetDistribution:
     def _penalise(self, logits: Scores, path: Sequence[int]) -> None:
         """Applies the penalties to `logits` in place, counting the context and the path."""
         sampling = self._context.sampling
-        if sampling.repetition_penalty == 1 and not (sampling.presence_penalty or sampling.frequency_penalty):
+        if not sampling.penalises:
             return
         added, more = np.unique(self._tree.tokens[list(path)], return_counts=True)
         # What the path added is penalised again from where it was, as it may or may not be among the tokens before.
