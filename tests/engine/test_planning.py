@@ -130,6 +130,27 @@ def test_budgets_fall_as_the_batch_grows_and_the_total_does_not() -> None:
     assert rates[0] > 1.4
 
 
+def test_what_others_read_in_the_same_pass_does_not_make_drafts_look_cheap() -> None:
+    """Every row costs the same: a draft that may be wrong never pays, however long the pass is with others' prompts."""
+    table = CostTable({rows: float(rows) for rows in (1, 2, 4, 8, 16, 32, 64, 128)}, 0.0)
+    seconds, outputs, drafts = [], [], []
+    for wrong in (None, 0.5):
+        time = Time()
+        runner = CostedRunner(LOGITS, VOCAB, table, time, num_slots=2, context_length=700)
+        draft = CostedRunner(noisy(LOGITS, wrong or 0), VOCAB, flat(1e-6), time, num_slots=2, context_length=700)
+        engine = planned_engine(runner, time, models={"model": draft} if wrong else {})
+        writer = engine.submit(PROMPT, SamplingParams(max_tokens=60), MAX_BUDGET)
+        while engine.scheduler.has_work:
+            if writer.num_written < 50 and engine.scheduler.load().running < 2:
+                engine.submit([1] * 600, SamplingParams(max_tokens=1), 0)
+            engine.step()
+        seconds.append(time.now)
+        outputs.append(writer.output)
+        drafts.append(writer.stats.verified_rows - writer.stats.target_passes)
+    assert outputs[0] == outputs[1]
+    assert drafts[1] <= 3  # in passes that check what the machine can do
+
+
 def test_what_plain_decoding_would_have_taken_is_known() -> None:
     _, request = decode_seconds(target=flat(0.5, 0.02), draft=flat(0.02), wrong=0.1)
     assert request.stats.plain_tokens_per_second == pytest.approx(2.0, rel=0.1)

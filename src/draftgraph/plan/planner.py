@@ -121,15 +121,18 @@ class Step:
     Args:
         requests: that can be given drafts; each writes a token without any.
         rows, cells: of the pass without drafts.
+        read_rows, read_cells: those among them that no token is written after.
         context: mean length of the requests' texts.
         spent: seconds that the step takes beside the pass: what is usual after one, and what drafting took so far.
     """
 
-    requests: int
-    rows: int
-    cells: int
-    context: float
     cost: PassCost
+    requests: int = 0
+    rows: int = 0
+    cells: int = 0
+    read_rows: int = 0
+    read_cells: int = 0
+    context: float = 0.0
     spent: float = 0.0
     paid: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)  # source -> (seconds, requests asked)
     trees: Sequence[TokenTree] = ()
@@ -137,8 +140,14 @@ class Step:
     taken: float = 0.0  # seconds of the pass
 
     def pass_seconds(self, drafts: int) -> float:
-        """Returns what the target pass takes with so many drafts."""
-        return self.cost.seconds(self.rows + drafts, self.cells + int(drafts * self.context))
+        """Returns what writing takes of the target's pass with so many drafts.
+
+        What others read in the same pass has to be read in any case and is not among the price of a token.
+        """
+        rows = self.rows + drafts
+        together = self.cost.seconds(rows, self.cells + int(drafts * self.context))
+        beyond = together - self.cost.seconds(self.read_rows, self.read_cells)
+        return max(beyond, together * (rows - self.read_rows) / max(rows, 1))
 
     @property
     def token_seconds(self) -> float:
@@ -163,7 +172,7 @@ class AutoPlanner:
     def __init__(self, cost: PassCost, clock: Callable[[], float] = time.perf_counter) -> None:
         self.cost = cost
         self.worth = Worth()
-        self.step = Step(0, 0, 0, 0.0, cost)
+        self.step = Step(cost)
         self._clock = clock
         self._sources: dict[str, _Source] = {}
         self._asked: dict[str, frozenset[int]] = {}
@@ -177,12 +186,19 @@ class AutoPlanner:
         self._models[source] = model
 
     def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
-        writing = [(context, window) for context, window in zip(contexts, windows, strict=True) if window.complete]
-        rows = sum(len(window.known) for window in windows)
         lengths = [len(context.tokens) for context in contexts]
+        writing = [length for length, window in zip(lengths, windows, strict=True) if window.complete]
+        rows = sum(len(window.known) for window in windows)
         cells = sum(len(window.known) * length for window, length in zip(windows, lengths, strict=True))
         self.step = Step(
-            len(writing), rows, cells, sum(lengths) / max(len(lengths), 1), self.cost, self._rest * len(contexts)
+            self.cost,
+            requests=len(writing),
+            rows=rows,
+            cells=cells,
+            read_rows=rows - len(writing),
+            read_cells=cells - sum(writing),
+            context=sum(lengths) / max(len(lengths), 1),
+            spent=self._rest * len(contexts),
         )
         self._asked = {}
         if self._since_plain >= _CHECKED:

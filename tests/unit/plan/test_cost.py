@@ -48,6 +48,17 @@ def test_passes_that_take_longer_raise_the_estimate_until_it_is_right() -> None:
     assert cost.seconds(8, 0) == pytest.approx(0.080, rel=0.05)
 
 
+def test_fewer_rows_are_not_thought_to_take_longer_than_a_pass_of_more() -> None:
+    """One row was slow for a while, and then no pass has fewer than sixteen."""
+    cost = PassCost(TABLE)
+    for _ in range(100):
+        cost.observe(1, 0, 0.120)
+    for _ in range(100):
+        cost.observe(16, 0, 0.080)
+    assert cost.seconds(16, 0) == pytest.approx(0.080, rel=0.05)
+    assert cost.seconds(1, 0) <= 0.084
+
+
 def test_one_wild_pass_changes_little() -> None:
     cost = PassCost(TABLE)
     cost.observe(1, 0, 30.0)
