@@ -10,6 +10,7 @@ namespace draftgraph {
 namespace {
 
 constexpr int64_t kAlone = 8;  // rows up to which every thread prepares all of them for itself
+constexpr int64_t kOwnRows = 4;  // times the square of the threads: rows from which each thread computes its own alone
 
 int64_t padded(int64_t outputs) { return (outputs + kTile - 1) / kTile * kTile; }
 
@@ -19,16 +20,21 @@ void check(bool holds, const std::string& what) {
 
 }  // namespace
 
-// What one call works on; every thread reads it.
+// What one thread works on: rows, and its part in them. Either the threads share all rows and divide the outputs, or each has
+// rows of its own, for which it reads all weights: more of the memory's traffic, and hardly any waiting for each other.
 struct Decoder::Call {
     int64_t rows;
-    const int32_t* tokens;
+    const int32_t* tokens;     // of these rows, as all that follows
     const int32_t* positions;
     const int32_t* offsets;
     const int32_t* cells;
     std::vector<int64_t> wanted;
     float* logits;
-    bool alone;  // every thread has a space of its own
+    float *x, *delta, *qkv, *attended, *ffn;
+    Space& space;
+    bool alone;       // no other thread prepares rows in this space
+    int index, size;  // this thread among those that share the rows
+    float* scores;    // the thread's own
 };
 
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
@@ -132,6 +138,7 @@ size_t Decoder::weight_bytes() const {
 
 void Decoder::reserve(int64_t rows, int64_t longest) {
     const Shape& s = shape_;
+    const int64_t all = rows;
     const auto grow = [](auto& v, int64_t n) { if (static_cast<int64_t>(v.size()) < n) v.resize(static_cast<size_t>(n)); };
     const int64_t heads = s.num_heads * s.head_dim;
     const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
@@ -144,9 +151,10 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
     grow(ffn_, rows * 2 * padded(s.intermediate));
     grow(scores_, static_cast<int64_t>(team_.size()) * 8 * longest);
     spaces_.resize(static_cast<size_t>(team_.size()));
-    for (size_t i = 0; i < (rows <= kAlone ? spaces_.size() : 1); ++i) {
-        grow(spaces_[i].normed, rows * padded(s.hidden));
-        for (Input* in : {&spaces_[i].in32, &spaces_[i].in256}) {
+    if (each_its_own(rows)) rows = (rows + team_.size() - 1) / team_.size();
+    for (Space& space : spaces_) {
+        grow(space.normed, rows * padded(s.hidden));
+        for (Input* in : {&space.in32, &space.in256}) {
             grow(in->q, rows * widest);
             grow(in->scale, rows * (widest / 32 + 1));
             grow(in->totals, rows * (widest / 32 + 1));
@@ -158,32 +166,37 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
             in->a.total32 = in->totals.data();
             in->a.pair = in->pairs.data();
         }
+        if (!each_its_own(all) && all > kAlone) break;  // the first space is everybody's
     }
 }
 
-// Few rows are normalised and quantised by every thread for itself, which takes less than waiting for each other.
-Decoder::Space& Decoder::space_of(const Call& c, int index) { return spaces_[static_cast<size_t>(c.alone ? index : 0)]; }
-
-Share Decoder::rows_of(const Call& c, int index) const { return c.alone ? Share(c.rows, 0, 1) : Share(c.rows, index, team_.size()); }
+// Whether each thread computes rows of its own. The weights are then read once per thread, at a speed that falls with the rows of
+// each; so with more threads it takes more rows until the memory keeps up.
+bool Decoder::each_its_own(int64_t rows) const { return team_.size() > 1 && rows >= kOwnRows * team_.size() * team_.size(); }
 
 const Activations& Decoder::input_for(const Space& space, const Matrix& m) {
     const int block = type_info(m.type).block;
     return block == 1 ? space.in1.a : block == 32 ? space.in32.a : space.in256.a;
 }
 
-// Prepares x [rows][inputs] for the matrices that will read it. Ends with a barrier, unless every thread has a space of its own.
-void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index) {
-    Space& space = space_of(c, index);
+// Waits for the threads that share the rows.
+void Decoder::sync(const Call& c) {
+    if (c.size > 1) team_.sync();
+}
+
+// Prepares x [rows][inputs] for the matrices that will read it. Ends with a barrier, unless the thread has a space of its own.
+void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int64_t rows) {
+    if (rows < 0) rows = c.rows;
     for (const int block : {32, 256}) {
         bool asked = false;
         for (const Matrix* m : readers) asked = asked || type_info(m->type).block == block;
         if (!asked) continue;
-        Input& in = block == 32 ? space.in32 : space.in256;
-        if (c.alone || index == 0) in.a.inputs = inputs;
+        Input& in = block == 32 ? c.space.in32 : c.space.in256;
+        if (c.alone || c.index == 0) in.a.inputs = inputs;
         Activations a = in.a;
         a.inputs = inputs;
         const int64_t blocks = inputs / block;
-        const Share share = c.alone ? Share(c.rows * blocks, 0, 1) : Share(c.rows * blocks, index, team_.size());
+        const Share share = c.alone ? Share(rows * blocks, 0, 1) : Share(rows * blocks, c.index, c.size);
         for (int64_t i = share.begin; i < share.end;) {
             const int64_t row = i / blocks, first = i % blocks;
             const int64_t last = row == share.end / blocks ? share.end % blocks : blocks;
@@ -191,27 +204,28 @@ void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer
             i = row * blocks + last;
         }
     }
-    if (c.alone || index == 0) {
-        space.in1.a.x = x;
-        space.in1.a.inputs = inputs;
+    if (c.alone || c.index == 0) {
+        c.space.in1.a.x = x;
+        c.space.in1.a.inputs = inputs;
     }
-    if (!c.alone) team_.sync();
+    if (!c.alone) sync(c);
 }
 
 // out [rows][stride] = x · mᵀ for this thread's tiles.
-void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride, int index) {
-    const Share share(m.tiles(), index, team_.size());
-    k_.gemm(m, input_for(space_of(c, index), m), c.rows, out, stride, share.begin, share.end);
+void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride) {
+    const Share share(m.tiles(), c.index, c.size);
+    k_.gemm(m, input_for(c.space, m), c.rows, out, stride, share.begin, share.end);
 }
 
-// Ends with a barrier, unless every thread has a space of its own.
-void Decoder::norm_rows(Call& c, const float* x, const float* weight, int index) {
-    const int64_t stride = padded(shape_.hidden);
-    float* normed = space_of(c, index).normed.data();
-    const Share share = rows_of(c, index);
-    for (int64_t r = share.begin; r < share.end; ++r)
-        k_.rms_norm(x + r * stride, weight, shape_.norm_eps, shape_.hidden, normed + r * shape_.hidden);
-    if (!c.alone) team_.sync();
+// Normalises these rows of the residual stream for what reads them next. Ends as `quantize` does.
+void Decoder::norm_rows(Call& c, const std::vector<int64_t>* rows, const float* weight) {
+    const int64_t n = rows ? static_cast<int64_t>(rows->size()) : c.rows;
+    const Share share = c.alone ? Share(n, 0, 1) : Share(n, c.index, c.size);
+    for (int64_t i = share.begin; i < share.end; ++i) {
+        const int64_t r = rows ? (*rows)[static_cast<size_t>(i)] : i;
+        k_.rms_norm(c.x + r * padded(shape_.hidden), weight, shape_.norm_eps, shape_.hidden, c.space.normed.data() + i * shape_.hidden);
+    }
+    if (!c.alone) sync(c);
 }
 
 // Biases, norms and rotation of one row's queries and keys, in place.
@@ -239,14 +253,14 @@ void Decoder::rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* 
 }
 
 // Rotation, the cache, and attention of this thread's (row, key head) pairs. Ends with a barrier.
-void Decoder::attention(Call& c, int64_t layer, int index) {
+void Decoder::attention(Call& c, int64_t layer) {
     const Shape& s = shape_;
     const Layer& l = layers_[static_cast<size_t>(layer)];
     const int64_t d = s.head_dim, q_pad = padded(s.num_heads * d), kv_pad = padded(s.num_kv_heads * d);
     const int64_t stride = q_pad + 2 * kv_pad, cell_size = s.num_kv_heads * d;
-    const Share rows(c.rows, index, team_.size());
+    const Share rows(c.rows, c.index, c.size);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-        float* q = qkv_.data() + r * stride;
+        float* q = c.qkv + r * stride;
         float* k = q + q_pad;
         float* v = k + kv_pad;
         rotate_row(c, l, r, q, k);
@@ -255,79 +269,94 @@ void Decoder::attention(Call& c, int64_t layer, int index) {
         k_.to_half(k, cell_size, cell_keys(layer) + own * cell_size);
         k_.to_half(v, cell_size, cell_values(layer) + own * cell_size);
     }
-    team_.sync();
+    team_.sync();  // rows attend to rows of other threads
     const int64_t group = s.num_heads / s.num_kv_heads;
-    float* scores = scores_.data() + static_cast<size_t>(index) * (scores_.size() / static_cast<size_t>(team_.size()));
-    const Share pairs(c.rows * s.num_kv_heads, index, team_.size());
+    const Share pairs(c.rows * s.num_kv_heads, c.index, c.size);
     for (int64_t i = pairs.begin; i < pairs.end; ++i) {
         const int64_t r = i / s.num_kv_heads, h = i % s.num_kv_heads, end = c.offsets[r + 1];
         const int64_t all = end - c.offsets[r], seen = l.window > 0 && l.window < all ? l.window : all;
-        k_.attend(qkv_.data() + r * stride + h * group * d, group, cell_keys(layer) + h * d, cell_values(layer) + h * d,
-                  c.cells + (end - seen), seen, cell_size, d, s.score_scale, scores,
-                  attended_.data() + r * s.num_heads * d + h * group * d);
+        k_.attend(c.qkv + r * stride + h * group * d, group, cell_keys(layer) + h * d, cell_values(layer) + h * d, c.cells + (end - seen), seen,
+                  cell_size, d, s.score_scale, c.scores, c.attended + r * s.num_heads * d + h * group * d);
     }
-    team_.sync();
+    sync(c);
 }
 
-// Adds delta_, what multiply wrote for `m`, to the residual stream, normalised first if there is a norm. Ends with a barrier.
-void Decoder::add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm, int index) {
+// Adds delta, what multiply wrote for `m`, to the residual stream, normalised first if there is a norm. Ends with a barrier.
+void Decoder::add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm) {
     const int64_t stride = padded(shape_.hidden);
-    Share tiles(m.tiles(), index, team_.size()), rows(c.rows, 0, 1);
+    Share tiles(m.tiles(), c.index, c.size), rows(c.rows, 0, 1);
     int64_t begin = tiles.begin * kTile, end = tiles.end * kTile < shape_.hidden ? tiles.end * kTile : shape_.hidden;
     if (!post_norm.empty()) {  // a norm needs whole rows, so they are shared out instead
-        team_.sync();
-        rows = Share(c.rows, index, team_.size());
+        sync(c);
+        rows = Share(c.rows, c.index, c.size);
         begin = 0;
         end = shape_.hidden;
     }
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-        float* delta = delta_.data() + r * stride;
-        float* x = x_.data() + r * stride;
+        float* delta = c.delta + r * stride;
+        float* x = c.x + r * stride;
         if (!post_norm.empty()) k_.rms_norm(delta, post_norm.data(), shape_.norm_eps, shape_.hidden, delta);
         for (int64_t i = begin; i < end; ++i) x[i] += delta[i];
     }
-    team_.sync();
+    sync(c);
 }
 
-void Decoder::layer_pass(Call& c, int64_t layer, int index) {
+void Decoder::layer_pass(Call& c, int64_t layer) {
     const Shape& s = shape_;
     const Layer& l = layers_[static_cast<size_t>(layer)];
     const int64_t q_pad = padded(s.num_heads * s.head_dim), kv_pad = padded(s.num_kv_heads * s.head_dim);
     const int64_t qkv_stride = q_pad + 2 * kv_pad, stride = padded(s.hidden), ffn = padded(s.intermediate);
-    norm_rows(c, x_.data(), l.vectors.attn_norm.data(), index);
-    quantize(c, space_of(c, index).normed.data(), s.hidden, {&l.q, &l.k, &l.v}, index);
-    multiply(c, l.q, qkv_.data(), qkv_stride, index);
-    multiply(c, l.k, qkv_.data() + q_pad, qkv_stride, index);
-    multiply(c, l.v, qkv_.data() + q_pad + kv_pad, qkv_stride, index);
-    team_.sync();
-    attention(c, layer, index);
-    quantize(c, attended_.data(), s.num_heads * s.head_dim, {&l.o}, index);
-    multiply(c, l.o, delta_.data(), stride, index);
-    add_rows(c, l.o, l.vectors.post_attn_norm, index);
-    norm_rows(c, x_.data(), l.vectors.ffn_norm.data(), index);
-    quantize(c, space_of(c, index).normed.data(), s.hidden, {&l.gate, &l.up}, index);
-    float* up = ffn_.data() + c.rows * ffn;
-    multiply(c, l.gate, ffn_.data(), ffn, index);
-    multiply(c, l.up, up, ffn, index);
-    const Share tiles(l.gate.tiles(), index, team_.size());
+    norm_rows(c, nullptr, l.vectors.attn_norm.data());
+    quantize(c, c.space.normed.data(), s.hidden, {&l.q, &l.k, &l.v});
+    multiply(c, l.q, c.qkv, qkv_stride);
+    multiply(c, l.k, c.qkv + q_pad, qkv_stride);
+    multiply(c, l.v, c.qkv + q_pad + kv_pad, qkv_stride);
+    sync(c);
+    attention(c, layer);
+    quantize(c, c.attended, s.num_heads * s.head_dim, {&l.o});
+    multiply(c, l.o, c.delta, stride);
+    add_rows(c, l.o, l.vectors.post_attn_norm);
+    norm_rows(c, nullptr, l.vectors.ffn_norm.data());
+    quantize(c, c.space.normed.data(), s.hidden, {&l.gate, &l.up});
+    float* up = c.ffn + c.rows * ffn;
+    multiply(c, l.gate, c.ffn, ffn);
+    multiply(c, l.up, up, ffn);
+    const Share tiles(l.gate.tiles(), c.index, c.size);
     const int64_t begin = tiles.begin * kTile, end = tiles.end * kTile < s.intermediate ? tiles.end * kTile : s.intermediate;
     const auto activate = s.gelu ? k_.geglu : k_.swiglu;
-    for (int64_t r = 0; r < c.rows; ++r) activate(ffn_.data() + r * ffn + begin, up + r * ffn + begin, end - begin);
-    team_.sync();
+    for (int64_t r = 0; r < c.rows; ++r) activate(c.ffn + r * ffn + begin, up + r * ffn + begin, end - begin);
+    sync(c);
     if (ffn != s.intermediate) {  // rows lie close together for the next product
-        for (int64_t r = 1; index == 0 && r < c.rows; ++r)
-            std::memmove(ffn_.data() + r * s.intermediate, ffn_.data() + r * ffn, sizeof(float) * static_cast<size_t>(s.intermediate));
-        team_.sync();
+        for (int64_t r = 1; c.index == 0 && r < c.rows; ++r)
+            std::memmove(c.ffn + r * s.intermediate, c.ffn + r * ffn, sizeof(float) * static_cast<size_t>(s.intermediate));
+        sync(c);
     }
-    quantize(c, ffn_.data(), s.intermediate, {&l.down}, index);
-    multiply(c, l.down, delta_.data(), stride, index);
-    add_rows(c, l.down, l.vectors.post_ffn_norm, index);
+    quantize(c, c.ffn, s.intermediate, {&l.down});
+    multiply(c, l.down, c.delta, stride);
+    add_rows(c, l.down, l.vectors.post_ffn_norm);
+}
+
+// The logits of the rows that are wanted.
+void Decoder::head_pass(Call& c) {
+    const Shape& s = shape_;
+    const int64_t rows = static_cast<int64_t>(c.wanted.size());
+    norm_rows(c, &c.wanted, final_norm_.data());
+    quantize(c, c.space.normed.data(), s.hidden, {&head_}, rows);
+    const Share tiles(head_.tiles(), c.index, c.size);
+    const int64_t whole = s.head / kTile;  // tiles that end inside a row of logits
+    const Activations& a = input_for(c.space, head_);
+    k_.gemm(head_, a, rows, c.logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
+    if (tiles.end > whole) {  // the last tile is wider than what is left of the row
+        std::vector<float> part(static_cast<size_t>(rows * kTile));
+        k_.gemm(head_, a, rows, part.data() - whole * kTile, kTile, whole, whole + 1);
+        for (int64_t r = 0; r < rows; ++r)
+            std::memcpy(c.logits + r * s.head + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
+    }
 }
 
 void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positions, const int32_t* offsets, const int32_t* cells,
                       const uint8_t* wanted, float* logits) {
     const Shape& s = shape_;
-    Call c{rows, tokens, positions, offsets, cells, {}, logits, rows <= kAlone};
     int64_t longest = 1;
     for (int64_t r = 0; r < rows; ++r) {
         check(tokens[r] >= 0 && tokens[r] < s.vocab, "a token outside the vocabulary");
@@ -335,38 +364,33 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
         check(offsets[r + 1] > offsets[r], "a row that attends to nothing");
         for (int64_t i = offsets[r]; i < offsets[r + 1]; ++i) check(cells[i] >= 0 && cells[i] < s.num_cells, "a cell outside the cache");
         longest = longest > offsets[r + 1] - offsets[r] ? longest : offsets[r + 1] - offsets[r];
-        if (wanted[r]) c.wanted.push_back(r);
     }
     reserve(rows, longest);
-    const int64_t stride = padded(s.hidden);
+    const bool own = each_its_own(rows);
+    const bool alone = own || rows <= kAlone;
+    const int64_t stride = padded(s.hidden), heads = s.num_heads * s.head_dim, ffn = padded(s.intermediate);
+    const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
     const size_t row_bytes = embedding_.bytes / static_cast<size_t>(embedding_.outputs);
+    const size_t room = scores_.size() / static_cast<size_t>(team_.size());
     team_.run([&](int index) {
-        const Share mine(rows, index, team_.size());
-        for (int64_t r = mine.begin; r < mine.end; ++r) {
-            float* x = x_.data() + r * stride;
-            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(tokens[r]) * row_bytes, s.hidden, x);
+        const Share mine = own ? Share(rows, index, team_.size()) : Share(rows, 0, 1);
+        const int64_t first = mine.begin;
+        Call c{mine.end - first, tokens + first, positions + first, offsets + first, cells, {}, logits,
+               x_.data() + first * stride, delta_.data() + first * stride, qkv_.data() + first * qkv, attended_.data() + first * heads,
+               ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(alone ? index : 0)], alone, own ? 0 : index, own ? 1 : team_.size(),
+               scores_.data() + static_cast<size_t>(index) * room};
+        for (int64_t r = 0; r < first; ++r) c.logits += wanted[r] ? s.head : 0;
+        for (int64_t r = 0; r < c.rows; ++r)
+            if (wanted[first + r]) c.wanted.push_back(r);
+        const Share read(c.rows, c.index, c.size);
+        for (int64_t r = read.begin; r < read.end; ++r) {
+            float* x = c.x + r * stride;
+            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(c.tokens[r]) * row_bytes, s.hidden, x);
             for (int64_t i = 0; s.embedding_scale != 1 && i < s.hidden; ++i) x[i] *= s.embedding_scale;
         }
-        team_.sync();
-        for (int64_t layer = 0; layer < s.num_layers; ++layer) layer_pass(c, layer, index);
-        if (c.wanted.empty()) return;
-        Call last = c;
-        last.rows = static_cast<int64_t>(c.wanted.size());
-        Space& space = space_of(last, index);
-        const Share share = rows_of(last, index);
-        for (int64_t i = share.begin; i < share.end; ++i)
-            k_.rms_norm(x_.data() + c.wanted[static_cast<size_t>(i)] * stride, final_norm_.data(), s.norm_eps, s.hidden, space.normed.data() + i * s.hidden);
-        if (!last.alone) team_.sync();
-        quantize(last, space.normed.data(), s.hidden, {&head_}, index);
-        const Share tiles(head_.tiles(), index, team_.size());
-        const int64_t whole = s.head / kTile;  // tiles that end inside a row of logits
-        k_.gemm(head_, input_for(space, head_), last.rows, logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
-        if (tiles.end > whole) {  // the last tile is wider than what is left of the row
-            std::vector<float> part(static_cast<size_t>(last.rows * kTile));
-            k_.gemm(head_, input_for(space, head_), last.rows, part.data() - whole * kTile, kTile, whole, whole + 1);
-            for (int64_t r = 0; r < last.rows; ++r)
-                std::memcpy(logits + r * s.head + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
-        }
+        sync(c);
+        for (int64_t layer = 0; layer < s.num_layers; ++layer) layer_pass(c, layer);
+        if (!c.wanted.empty()) head_pass(c);
     });
 }
 

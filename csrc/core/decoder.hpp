@@ -116,16 +116,17 @@ private:
     void pack(const std::vector<Job>& jobs);
     static void pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows);
     void reserve(int64_t rows, int64_t longest);
-    void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int index);
-    Space& space_of(const Call& c, int index);
-    Share rows_of(const Call& c, int index) const;
+    bool each_its_own(int64_t rows) const;
+    void sync(const Call& c);
     static const Activations& input_for(const Space& space, const Matrix& m);
-    void multiply(Call& c, const Matrix& m, float* out, int64_t stride, int index);
-    void attention(Call& c, int64_t layer, int index);
-    void layer_pass(Call& c, int64_t layer, int index);
-    void norm_rows(Call& c, const float* x, const float* weight, int index);
-    void add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm, int index);
+    void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int64_t rows = -1);
+    void multiply(Call& c, const Matrix& m, float* out, int64_t stride);
+    void norm_rows(Call& c, const std::vector<int64_t>* rows, const float* weight);
     void rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* k) const;
+    void attention(Call& c, int64_t layer);
+    void add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm);
+    void layer_pass(Call& c, int64_t layer);
+    void head_pass(Call& c);
     uint16_t* cell_keys(int64_t layer) { return keys_[static_cast<size_t>(layer)].get(); }
     uint16_t* cell_values(int64_t layer) { return values_[static_cast<size_t>(layer)].get(); }
 

@@ -85,8 +85,18 @@ def test_rows_do_not_depend_on_chunks_threads_or_level(folder: Path, family: str
     text = tokens_of(45)
     expected = chain_rows(make_runner(model, threads=1), text, 1)
     for level in native.kernel_levels():
-        for threads, chunk in ((1, 45), (2, 7), (3, 16), (4, 33)):
+        for threads, chunk in ((1, 45), (2, 7), (2, 20), (3, 16), (3, 40), (4, 33)):
             assert (chain_rows(make_runner(model, threads, level), text, chunk) == expected).all()
+
+
+@pytest.mark.parametrize("first", [0, 3, 10, 19])
+def test_logits_are_those_of_the_wanted_rows_where_threads_have_rows_of_their_own(folder: Path, first: int) -> None:
+    model = make_model(folder, "llama", "Q4_K")
+    text = tokens_of(20)
+    runner = make_runner(model, threads=2)
+    part = Extension(np.array(text, np.int32), np.arange(-1, 19, dtype=np.int32), first)
+    found = runner.extend(VerifyBatch((runner.open(),), [part])).rows[0]
+    assert (found == chain_rows(make_runner(model, threads=1), text, 1)[first:]).all()
 
 
 @pytest.mark.parametrize("seed", range(6))
