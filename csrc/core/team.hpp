@@ -30,6 +30,7 @@ public:
 
 private:
     void serve(int index);
+    void make_room();
 
     int size_;
     std::vector<std::thread> threads_;
@@ -38,6 +39,7 @@ private:
     std::atomic<int> arrived_{0};
     std::atomic<uint64_t> phase_{0};
     std::atomic<bool> stop_{false};
+    std::vector<std::atomic<int>> cores_;  // where each thread came to its last barrier
     std::mutex mutex_;
     std::condition_variable wake_;
 };
