@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from draftgraph.bench import machine
-from draftgraph.bench.arms import open_arms, settings_of
+from draftgraph.bench import run as runs
+from draftgraph.bench.arms import Arm, open_arms, settings_of
 from draftgraph.bench.run import compare
 from draftgraph.config import DraftConfig, EngineConfig
 from draftgraph.data import DataPrompt
@@ -54,7 +55,8 @@ def measured(model: Path, data: Path) -> Any:
 
 def test_the_result_says_what_was_measured_where_and_against_which_ceiling(measured: Any, model: Path) -> None:
     assert set(measured) == {
-        "model", "draft_models", "runner", "sampling", "machine", "commit", "ceiling", "prompts", "identical",
+        "model", "draft_models", "runner", "sampling", "repeats", "machine", "commit", "ceiling", "prompts",
+        "identical",
         "mismatches", "arms", "tasks", "batches", "peers",
     }  # fmt: skip
     assert measured["draft_models"] == [str(model)]
@@ -165,6 +167,22 @@ def test_tables_have_a_row_per_arm_and_task(model: Path, data: Path) -> None:
         assert word in outcome.out
     for word in ("code", "chain", "requests"):
         assert word not in outcome.out
+
+
+def test_every_arm_writes_each_prompt_as_often_as_asked(
+    model: Path, data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written: list[str] = []
+    honest = runs.write
+
+    def write(arm: Arm, *rest: Any) -> runs.Run:
+        written.append(arm.name)
+        return honest(arm, *rest)
+
+    monkeypatch.setattr(runs, "write", write)
+    options = ("--limit", "1", "--repeats", "3", *SHORT, "--json")
+    assert command("bench", model, "--data", data, *options).json["repeats"] == 3
+    assert written == ["plain", "auto", "auto", "plain", "auto", "plain"]
 
 
 def test_several_files_are_limited_one_by_one(model: Path, data: Path, tmp_path: Path) -> None:

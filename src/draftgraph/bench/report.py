@@ -24,6 +24,7 @@ def summarise(
     trials: Sequence[Trial],
     batches: Mapping[int, Sequence[Mapping[str, BatchRun]]],
     sampling: Mapping[str, Any],
+    repeats: int,
 ) -> dict[str, Any]:
     """Returns the published form, with the machine and the ceiling of plain decoding beside the numbers."""
     bytes_per_second = memory_speed(shop.runner.threads)
@@ -32,6 +33,7 @@ def summarise(
         "draft_models": list(shop.drafts),
         "runner": type(shop.runner).__name__,
         "sampling": dict(sampling),
+        "repeats": repeats,
         "machine": (described := machine()),
         "commit": commit() or f"draftgraph {described['draftgraph']}",
         "ceiling": {

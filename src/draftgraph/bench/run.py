@@ -86,9 +86,13 @@ def compare(
     report: Report,
     *,
     raw: bool,
+    repeats: int = 1,
     **sampling: Any,
 ) -> list[Trial]:
-    """Writes each prompt with each arm and peer, who take turns at going first, after a warm-up of all."""
+    """Writes each prompt `repeats` times with each arm and peer, who take turns at going first, after a warm-up of all.
+
+    Of an arm's runs of a prompt the one with the median rate counts.
+    """
     count = sampling.get("max_tokens", 64)
     first = as_prompt(prompts[0], raw=raw)
     for arm in arms:
@@ -99,16 +103,30 @@ def compare(
     order: list[Arm | Peer] = [*arms, *peers]
     for number, prompt in enumerate(prompts):
         given = as_prompt(prompt, raw=raw)
-        runs: dict[str, Run] = {}
-        beside: dict[str, PeerRun] = {}
-        for one in rotated(order, number):
-            report(f"prompt {number + 1} of {len(prompts)} ({prompt.id}): {one.name}")
-            if isinstance(one, Arm):
-                runs[one.name] = write(one, given, sampling)
-            else:
-                beside[one.name] = one.write(arms[0].llm.prompt_ids(given), count)
-        trials.append(Trial(prompt, {arm.name: runs[arm.name] for arm in arms}, beside))
+        runs: dict[str, list[Run]] = {arm.name: [] for arm in arms}
+        beside: dict[str, list[PeerRun]] = {peer.name: [] for peer in peers}
+        for turn in range(number * repeats, (number + 1) * repeats):
+            for one in rotated(order, turn):
+                report(f"prompt {number + 1} of {len(prompts)} ({prompt.id}): {one.name}")
+                if isinstance(one, Arm):
+                    runs[one.name].append(write(one, given, sampling))
+                else:
+                    beside[one.name].append(one.write(arms[0].llm.prompt_ids(given), count))
+        plain = runs[PLAIN][0].completion.token_ids
+        trials.append(
+            Trial(
+                prompt,
+                {name: typical(some, plain) for name, some in runs.items()},
+                {name: sorted(some, key=lambda run: run.rate)[repeats // 2] for name, some in beside.items()},
+            )
+        )
     return trials
+
+
+def typical(runs: Sequence[Run], plain: Sequence[int]) -> Run:
+    """Returns the run with the median rate; but one that wrote another text than plain decoding, if there is one."""
+    falling = sorted(runs, key=lambda run: run.completion.stats.decode_tokens_per_second, reverse=True)
+    return next((run for run in runs if run.completion.token_ids != plain), falling[len(falling) // 2])
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:

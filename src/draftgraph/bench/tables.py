@@ -40,9 +40,10 @@ def facts(result: Mapping[str, Any]) -> list[str]:
     """Returns what must stand beside the numbers, line by line."""
     machine, ceiling = result["machine"], result["ceiling"]
     sampling = ", ".join(f"{name} {value}" for name, value in result["sampling"].items())
+    repeated = "each once" if result["repeats"] == 1 else f"the median of {result['repeats']} runs of each"
     return [
         f"{result['model']} on {machine['cpu']}, {machine['cores']} cores; {result['commit']}",
-        f"{result['prompts']} prompts; {sampling}",
+        f"{result['prompts']} prompts, {repeated}; {sampling}",
         f"ceiling of plain decoding: {ceiling['weight_bytes'] / 1e6:.0f} MB of weights a pass over "
         f"{ceiling['memory_bytes_per_second'] / 1e9:.1f} GB/s = {ceiling['plain_tokens_per_second']:.1f} tokens/s",
         f"texts identical: {'yes' if result['identical'] else 'NO'}",

@@ -58,6 +58,9 @@ def bench(
     batch: Annotated[
         str | None, typer.Option("--batch", help="Also measure so many requests together, such as 1,2,4,8,16.")
     ] = None,
+    repeats: Annotated[
+        int, typer.Option("--repeats", min=1, help="Write each prompt so often with each arm; the median counts.")
+    ] = 1,
     peer: Annotated[
         list[str] | None, typer.Option("--peer", help=f"Run another engine beside: {' or '.join(PEERS)}.")
     ] = None,
@@ -82,10 +85,10 @@ def bench(
     with contextlib.ExitStack() as stack, status() as report:
         opened = open_arms(shop, draft, settings)
         peers = [stack.enter_context(_open_peer(name, peer_python, shop)) for name in peer or []]
-        trials = runs.compare(opened, peers, prompts, report, raw=raw, **sampling)
+        trials = runs.compare(opened, peers, prompts, report, raw=raw, repeats=repeats, **sampling)
         together = [arm for arm in opened if arm.name in (PLAIN, AUTO)]
         batches = runs.compare_batches(together, trials, sizes, report, raw=raw, **sampling)
-        result = summarise(shop, trials, batches, sampling)
+        result = summarise(shop, trials, batches, sampling, repeats)
     if out is not None:
         _write(out, result)
     if as_json:

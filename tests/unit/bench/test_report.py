@@ -10,7 +10,7 @@ import pytest
 
 from draftgraph.bench.peer import PeerRun
 from draftgraph.bench.report import results
-from draftgraph.bench.run import BatchRun, Run, Trial, rotated
+from draftgraph.bench.run import BatchRun, Run, Trial, rotated, typical
 from draftgraph.bench.tables import Table, markdown
 from draftgraph.data import DataPrompt
 from draftgraph.engine.stats import RequestStats
@@ -116,15 +116,30 @@ def test_every_arm_is_once_first_and_none_always_follows_the_same_other() -> Non
     assert {order[order.index("a") - 1] for order in orders if order[0] != "a"} == {"b", "c"}
 
 
+def test_of_several_runs_the_median_counts_unless_one_wrote_another_text() -> None:
+    runs = [run(seconds) for seconds in (5.0, 1.0, 2.0, 30.0, 4.0)]
+    assert typical(runs, IDS) is runs[4]
+    other = run(1.0, ids=(*IDS[:-1], 99))
+    assert typical([*runs, other], IDS) is other
+
+
 def test_the_markdown_has_every_arm_task_and_fact() -> None:
     result = {
         **results(TRIALS, {4: rounds((10.0, 20.0))}),
-        "model": "tiny", "commit": "v1-2-gabc", "sampling": {"max_tokens": 11, "seed": 3},
+        "model": "tiny", "commit": "v1-2-gabc", "sampling": {"max_tokens": 11, "seed": 3}, "repeats": 3,
         "machine": {"cpu": "a CPU", "cores": 2},
         "ceiling": {"weight_bytes": 1e6, "memory_bytes_per_second": 2e9, "plain_tokens_per_second": 2000.0},
     }  # fmt: skip
     page = markdown(result)
-    for word in ("# draftgraph bench: tiny", "a CPU", "v1-2-gabc", "seed 3", "identical: yes", "2000.0 tokens/s"):
+    for word in (
+        "# draftgraph bench: tiny",
+        "a CPU",
+        "v1-2-gabc",
+        "seed 3",
+        "the median of 3 runs",
+        "identical: yes",
+        "2000.0 tokens/s",
+    ):
         assert word in page
     assert "| auto | 20.00 | 2.00 | 2.000 | 0.500 | 3:1 | 0.62 |" in page
     assert "| code | 10.00 | 3.000 |" in page
