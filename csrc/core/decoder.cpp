@@ -40,7 +40,7 @@ struct Decoder::Call {
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
                  std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
                  const std::string& packed)
-    : shape_(shape), k_(kernels(level)), team_(threads), embedding_(embedding), final_norm_(std::move(final_norm)),
+    : shape_(shape), k_(kernels(level)), shared_team_(Team::of(threads)), team_(*shared_team_), embedding_(embedding), final_norm_(std::move(final_norm)),
       rope_(std::move(rope)), local_rope_(std::move(local_rope)) {
     const Shape& s = shape_;
     const int64_t q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;

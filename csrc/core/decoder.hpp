@@ -132,7 +132,8 @@ private:
 
     Shape shape_;
     const Kernels& k_;
-    Team team_;
+    std::shared_ptr<Team> shared_team_;
+    Team& team_;
     TensorView embedding_;
     std::vector<Layer> layers_;
     Matrix head_;

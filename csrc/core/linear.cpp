@@ -5,7 +5,7 @@
 namespace draftgraph {
 
 Linear::Linear(const TensorView& tensor, int threads, const std::string& level)
-    : k_(kernels(level)), team_(threads), matrix_(make_matrix(tensor.type, tensor.outputs, tensor.inputs, tensor.bytes)) {
+    : k_(kernels(level)), shared_team_(Team::of(threads)), team_(*shared_team_), matrix_(make_matrix(tensor.type, tensor.outputs, tensor.inputs, tensor.bytes)) {
     team_.run([&](int index) {
         const Share share(matrix_.tiles(), index, team_.size());
         pack_tiles(matrix_, tensor.data, share.begin, share.end);

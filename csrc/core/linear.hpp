@@ -21,7 +21,8 @@ public:
 
 private:
     const Kernels& k_;
-    Team team_;
+    std::shared_ptr<Team> shared_team_;
+    Team& team_;
     Matrix matrix_;
 };
 

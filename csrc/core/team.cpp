@@ -1,6 +1,7 @@
 #include "core/team.hpp"
 
 #include <chrono>
+#include <map>
 #if defined(__linux__)
 #include <sched.h>
 #endif
@@ -34,7 +35,7 @@ int current_core() { return -1; }
 void leave(int) {}
 #endif
 
-constexpr int kLong = 4000;  // rounds of spinning, some 50 microseconds
+constexpr int kLong = 4000;  // rounds of spinning, some 50 microseconds; after 20 times that a thread yields
 
 thread_local int own_index = 0;  // in the team it belongs to; a caller is number 0 of every team
 
@@ -43,6 +44,15 @@ thread_local int own_index = 0;  // in the team it belongs to; a caller is numbe
 Team::Team(int num_threads) : size_(num_threads < 1 ? 1 : num_threads), cores_(static_cast<size_t>(size_)) {
     for (std::atomic<int>& core : cores_) core = -1;
     for (int i = 1; i < size_; ++i) threads_.emplace_back(&Team::serve, this, i);
+}
+
+std::shared_ptr<Team> Team::of(int num_threads) {
+    static std::mutex mutex;
+    static std::map<int, std::weak_ptr<Team>> teams;
+    std::lock_guard<std::mutex> lock(mutex);
+    std::shared_ptr<Team> team = teams[num_threads].lock();
+    if (!team) teams[num_threads] = team = std::make_shared<Team>(num_threads);
+    return team;
 }
 
 Team::~Team() {
@@ -55,6 +65,7 @@ Team::~Team() {
 }
 
 void Team::run(const std::function<void(int)>& work) {
+    std::lock_guard<std::mutex> turn(caller_);
     if (size_ > 1) {
         work_ = work;
         {
@@ -78,9 +89,8 @@ void Team::sync() {
     }
     for (int i = 1; phase_.load(std::memory_order_acquire) == phase; ++i) {
         relax();
-        if (i < kLong) continue;
         if (i % kLong == 0) make_room();
-        std::this_thread::yield();
+        if (i > 20 * kLong) std::this_thread::yield();
     }
 }
 

@@ -6,6 +6,7 @@
 #include <condition_variable>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -19,10 +20,14 @@ public:
     Team(const Team&) = delete;
     Team& operator=(const Team&) = delete;
 
+    // The team of so many threads, one for all who ask while it lives: two models that take turns have no need of threads twice,
+    // which would only be in each other's way.
+    static std::shared_ptr<Team> of(int num_threads);
+
     int size() const { return size_; }
 
-    // Runs work(index) on every thread, the caller being index 0, and returns when all are done. `work` must not throw. One
-    // caller at a time.
+    // Runs work(index) on every thread, the caller being index 0, and returns when all are done. `work` must not throw. Callers
+    // wait for each other.
     void run(const std::function<void(int)>& work);
 
     // Inside `work`: waits until every thread is here.
@@ -40,6 +45,7 @@ private:
     std::atomic<uint64_t> phase_{0};
     std::atomic<bool> stop_{false};
     std::vector<std::atomic<int>> cores_;  // where each thread came to its last barrier
+    std::mutex caller_;
     std::mutex mutex_;
     std::condition_variable wake_;
 };
