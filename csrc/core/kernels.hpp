@@ -51,7 +51,8 @@ struct Kernels {
     int32_t (*multiply_adds)(int64_t rounds);
 };
 
-// The fastest table this CPU can run, or the one that is named: "avx512vnni", "avx2", "portable". Throws std::runtime_error if
+// The fastest table this CPU can run, or the one that is named: "avx512vnni", "avxvnni", "avx2",
+// "portable". Throws std::runtime_error if
 // the name is unknown or the CPU cannot run it.
 const Kernels& kernels(const std::string& level);
 
@@ -63,6 +64,8 @@ extern const Kernels kKernelsPortable;
 #define DRAFTGRAPH_X86 1
 extern const Kernels kKernelsAvx2;
 extern const Kernels kKernelsAvx512;
+extern const Kernels kKernelsAvxVnni;      // where the compiler knows AVX-VNNI
+extern const Kernels kKernelsAvxVnniEvex;  // in builds for tests, see csrc/tests
 #endif
 
 }  // namespace draftgraph
