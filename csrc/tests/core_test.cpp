@@ -34,17 +34,24 @@ void expect_refused(const std::string& what, const std::function<void()>& call) 
 
 const Type kTypes[] = {Type::F32, Type::F16, Type::BF16, Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0, Type::Q4_K, Type::Q5_K, Type::Q6_K};
 
-// Bytes of a tensor; each float and half in them is small and finite.
-std::vector<uint8_t> random_bytes(size_t count, uint32_t seed) {
-    std::mt19937 random(seed);
-    std::vector<uint8_t> bytes(count);
-    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() & 0x2f);
-    return bytes;
-}
-
 size_t tensor_bytes(Type type, int64_t outputs, int64_t inputs) {
     const TypeInfo& info = type_info(type);
     return static_cast<size_t>(outputs * (inputs / info.block)) * info.block_bytes;
+}
+
+// The bytes of a tensor, random or all ones; each float and half in them is small and finite.
+std::vector<uint8_t> make_bytes(Type type, int64_t outputs, int64_t inputs, bool random) {
+    const TypeInfo& info = type_info(type);
+    const bool has_min = type == Type::Q4_1 || type == Type::Q5_1 || type == Type::Q4_K || type == Type::Q5_K;
+    const size_t first_half = type == Type::Q6_K ? 208 : 0, half_bytes = info.block == 1 ? info.block_bytes : has_min ? 4 : 2;
+    std::mt19937 generator(2);
+    std::vector<uint8_t> bytes(tensor_bytes(type, outputs, inputs));
+    for (size_t i = 0; i < bytes.size(); ++i) {
+        const size_t place = i % info.block_bytes - first_half;
+        bytes[i] = static_cast<uint8_t>(random ? generator() : type == Type::Q8_0 ? 0x7f : 0xff);
+        if (place < half_bytes) bytes[i] &= 0x2f;
+    }
+    return bytes;
 }
 
 std::vector<float> random_floats(int64_t count, uint32_t seed) {
@@ -55,11 +62,10 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
     return values;
 }
 
-void test_products() {
+void test_products(const std::string& what, const std::vector<float>& x, bool random) {
     constexpr int64_t outputs = 37, inputs = 512, rows = 11;
-    const std::vector<float> x = random_floats(rows * inputs, 1);
     for (const Type type : kTypes) {
-        const std::vector<uint8_t> bytes = random_bytes(tensor_bytes(type, outputs, inputs), 2);
+        const std::vector<uint8_t> bytes = make_bytes(type, outputs, inputs, random);
         const TensorView view{type, outputs, inputs, bytes.data(), bytes.size()};
         std::vector<float> first(rows * outputs);
         Linear(view, 1, "portable").multiply(rows, x.data(), first.data());
@@ -72,7 +78,7 @@ void test_products() {
                 Linear(view, threads, level).multiply(1, x.data() + inputs, out.data());
                 same = same && std::memcmp(out.data(), first.data() + outputs, outputs * sizeof(float)) == 0;
             }
-        expect(same, "type " + std::to_string(static_cast<uint32_t>(type)) + " has the same bits at every level, alone and among 11");
+        expect(same, "type " + std::to_string(static_cast<uint32_t>(type)) + ", " + what + ", has the same bits at every level, alone and among 11");
     }
 }
 
@@ -239,7 +245,8 @@ void test_contenders() {
 int main() {
     test_contenders();
     test_halves();
-    test_products();
+    test_products("random", random_floats(11 * 512, 1), true);
+    test_products("at its largest", std::vector<float>(11 * 512, 1.0f), false);
     test_decoder();
     test_refusals();
     std::printf("%d failures\n", failures);

@@ -96,6 +96,18 @@ def test_extreme_activations_do_not_overflow(kind: str) -> None:
         assert np.allclose(multiply(kind, blocks, x, level=level), expected, rtol=1e-4, atol=0)
 
 
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_no_sum_overflows_where_all_weights_and_activations_are_the_largest(kind: str, level: str, sign: int) -> None:
+    blocks = random_blocks(kind, (OUTPUTS, INPUTS), seed=6, scale=0.01, fill=0x7F if kind == "Q8_0" else 0xFF)
+    weights = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]).astype(np.float64)
+    x = np.full((9, INPUTS), sign, np.float32)
+    seen = quantised(x, block_of(kind))
+    error = np.abs(multiply(kind, blocks, x, level=level) - seen @ weights.T) / (np.abs(seen) @ np.abs(weights.T))
+    assert error.max() < 2e-6
+
+
 @pytest.mark.parametrize("level", LEVELS)
 def test_rows_of_zeros_give_zeros(level: str) -> None:
     for kind in TYPES:
