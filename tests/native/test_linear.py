@@ -87,6 +87,12 @@ def test_every_level_and_any_number_of_threads_give_the_same_bits(kind: str) -> 
             assert (multiply(kind, blocks, x, threads=threads, level=level) == expected).all()
 
 
+def test_levels_are_listed_fastest_first() -> None:
+    order = ["avx512vnni", "avxvnni-evex", "avxvnni", "avx2", "portable"]
+    assert [level for level in order if level in LEVELS] == LEVELS
+    assert "avxvnni" not in LEVELS or "avx_vnni" in native.cpu_features()
+
+
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_extreme_activations_do_not_overflow(kind: str) -> None:
     blocks, weights = make_weights(kind, seed=5)
