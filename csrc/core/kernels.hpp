@@ -32,7 +32,7 @@ struct Kernels {
     void (*to_half)(const float* x, int64_t n, uint16_t* out);
 
     // One key head's queries of one row over its own keys: out[g][d] for g of `group` queries.
-    // keys, values: the layer's first cell of this head; cell c lies `cell_stride` halves after it. `scores` has room for n.
+    // keys, values: the layer's first cell of this head; cell c lies `cell_stride` halves after it. `scores` has room for 8 n.
     void (*attend)(const float* q, int64_t group, const uint16_t* keys, const uint16_t* values, const int32_t* cells, int64_t n,
                    int64_t cell_stride, int64_t head_dim, float scale, float* scores, float* out);
 

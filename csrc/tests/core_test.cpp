@@ -82,6 +82,60 @@ void test_products(const std::string& what, const std::vector<float>& x, bool ra
     }
 }
 
+// What `run` writes at each level, as bytes; whether all wrote the same.
+template <class T> bool same_at_every_level(size_t count, const std::function<void(const Kernels&, T*)>& run) {
+    std::vector<T> first(count), out(count);
+    run(kernels("portable"), first.data());
+    for (const std::string& level : kernel_levels()) {
+        std::fill(out.begin(), out.end(), T{});
+        run(kernels(level), out.data());
+        if (std::memcmp(out.data(), first.data(), count * sizeof(T)) != 0) return false;
+    }
+    return true;
+}
+
+void test_operations() {
+    bool same = true;
+    for (const int64_t n : {1, 7, 16, 37, 576}) {
+        const size_t count = static_cast<size_t>(n);
+        const std::vector<float> x = random_floats(n, 3), y = random_floats(n, 4);
+        same = same && same_at_every_level<float>(count, [&](const Kernels& k, float* out) { k.rms_norm(x.data(), y.data(), 1e-5f, n, out); });
+        for (const auto gated : {&Kernels::swiglu, &Kernels::geglu})
+            same = same && same_at_every_level<float>(count, [&](const Kernels& k, float* out) {
+                std::copy(x.begin(), x.end(), out);
+                (k.*gated)(out, y.data(), n);
+            });
+        same = same && same_at_every_level<uint16_t>(count, [&](const Kernels& k, uint16_t* out) { k.to_half(x.data(), n, out); });
+        same = same && same_at_every_level<int32_t>(count, [&](const Kernels& k, int32_t* out) { k.likeliest(x.data(), n, std::min<int64_t>(n, 5), out); });
+        same = same && same_at_every_level<double>(1, [&](const Kernels& k, double* out) {
+            std::vector<double> below(x.begin(), x.end());
+            for (double& value : below) value = -std::fabs(value);
+            *out = k.exp_sum(below.data(), n);
+        });
+    }
+    expect(same, "norms, gates, halves, the likeliest and sums of exponentials have the same bits at every level");
+}
+
+void test_attention() {
+    constexpr int64_t most = 37, stride = 3 * 80;
+    const std::vector<float> x = random_floats(2 * most * stride, 5);
+    std::vector<uint16_t> cache(x.size());
+    kernels("portable").to_half(x.data(), static_cast<int64_t>(x.size()), cache.data());
+    std::vector<int32_t> cells;
+    for (int32_t i = 0; i < most; ++i) cells.push_back(i * 5 % static_cast<int32_t>(most));
+    bool same = true;
+    for (const int64_t group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13})
+        for (const int64_t head_dim : {16, 48, 80})
+            for (const int64_t n : {1, 5, 16, 37}) {
+                const std::vector<float> q = random_floats(group * head_dim, 6);
+                same = same && same_at_every_level<float>(q.size(), [&](const Kernels& k, float* out) {
+                    std::vector<float> scores(static_cast<size_t>(8 * n));
+                    k.attend(q.data(), group, cache.data(), cache.data() + most * stride, cells.data(), n, stride, head_dim, 0.3f, scores.data(), out);
+                });
+            }
+    expect(same, "attention of 1 to 13 queries has the same bits at every level");
+}
+
 // A decoder of two layers with every option on, over tensors that this object owns.
 struct Tiny {
     explicit Tiny(int threads, const std::string& level) {
@@ -247,6 +301,8 @@ int main() {
     test_halves();
     test_products("random", random_floats(11 * 512, 1), true);
     test_products("at its largest", std::vector<float>(11 * 512, 1.0f), false);
+    test_operations();
+    test_attention();
     test_decoder();
     test_refusals();
     std::printf("%d failures\n", failures);
