@@ -12,6 +12,12 @@ std::vector<const Kernels*> runnable() {
 #if defined(DRAFTGRAPH_X86)
     const CpuFeatures& cpu = cpu_features();
     if (cpu.avx512f && cpu.avx512bw && cpu.avx512vl && cpu.avx512_vnni && cpu.fma && cpu.f16c) tables.push_back(&kKernelsAvx512);
+#if defined(DRAFTGRAPH_TEST_LEVELS)
+    if (cpu.avx512vl && cpu.avx512_vnni && cpu.avx2 && cpu.fma && cpu.f16c) tables.push_back(&kKernelsAvxVnniEvex);
+#endif
+#if defined(DRAFTGRAPH_AVXVNNI)
+    if (cpu.avx_vnni && cpu.avx2 && cpu.fma && cpu.f16c) tables.push_back(&kKernelsAvxVnni);
+#endif
     if (cpu.avx2 && cpu.fma && cpu.f16c) tables.push_back(&kKernelsAvx2);
 #endif
     tables.push_back(&kKernelsPortable);

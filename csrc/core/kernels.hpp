@@ -32,7 +32,7 @@ struct Kernels {
     void (*to_half)(const float* x, int64_t n, uint16_t* out);
 
     // One key head's queries of one row over its own keys: out[g][d] for g of `group` queries.
-    // keys, values: the layer's first cell of this head; cell c lies `cell_stride` halves after it. `scores` has room for n.
+    // keys, values: the layer's first cell of this head; cell c lies `cell_stride` halves after it. `scores` has room for 8 n.
     void (*attend)(const float* q, int64_t group, const uint16_t* keys, const uint16_t* values, const int32_t* cells, int64_t n,
                    int64_t cell_stride, int64_t head_dim, float scale, float* scores, float* out);
 
@@ -51,7 +51,8 @@ struct Kernels {
     int32_t (*multiply_adds)(int64_t rounds);
 };
 
-// The fastest table this CPU can run, or the one that is named: "avx512vnni", "avx2", "portable". Throws std::runtime_error if
+// The fastest table this CPU can run, or the one that is named: "avx512vnni", "avxvnni", "avx2",
+// "portable". Throws std::runtime_error if
 // the name is unknown or the CPU cannot run it.
 const Kernels& kernels(const std::string& level);
 
@@ -63,6 +64,8 @@ extern const Kernels kKernelsPortable;
 #define DRAFTGRAPH_X86 1
 extern const Kernels kKernelsAvx2;
 extern const Kernels kKernelsAvx512;
+extern const Kernels kKernelsAvxVnni;      // where the compiler knows AVX-VNNI
+extern const Kernels kKernelsAvxVnniEvex;  // in builds for tests, see csrc/tests
 #endif
 
 }  // namespace draftgraph

@@ -34,17 +34,24 @@ void expect_refused(const std::string& what, const std::function<void()>& call) 
 
 const Type kTypes[] = {Type::F32, Type::F16, Type::BF16, Type::Q4_0, Type::Q4_1, Type::Q5_0, Type::Q5_1, Type::Q8_0, Type::Q4_K, Type::Q5_K, Type::Q6_K};
 
-// Bytes of a tensor; each float and half in them is small and finite.
-std::vector<uint8_t> random_bytes(size_t count, uint32_t seed) {
-    std::mt19937 random(seed);
-    std::vector<uint8_t> bytes(count);
-    for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(random() & 0x2f);
-    return bytes;
-}
-
 size_t tensor_bytes(Type type, int64_t outputs, int64_t inputs) {
     const TypeInfo& info = type_info(type);
     return static_cast<size_t>(outputs * (inputs / info.block)) * info.block_bytes;
+}
+
+// The bytes of a tensor, random or all ones; each float and half in them is small and finite.
+std::vector<uint8_t> make_bytes(Type type, int64_t outputs, int64_t inputs, bool random) {
+    const TypeInfo& info = type_info(type);
+    const bool has_min = type == Type::Q4_1 || type == Type::Q5_1 || type == Type::Q4_K || type == Type::Q5_K;
+    const size_t first_half = type == Type::Q6_K ? 208 : 0, half_bytes = info.block == 1 ? info.block_bytes : has_min ? 4 : 2;
+    std::mt19937 generator(2);
+    std::vector<uint8_t> bytes(tensor_bytes(type, outputs, inputs));
+    for (size_t i = 0; i < bytes.size(); ++i) {
+        const size_t place = i % info.block_bytes - first_half;
+        bytes[i] = static_cast<uint8_t>(random ? generator() : type == Type::Q8_0 ? 0x7f : 0xff);
+        if (place < half_bytes) bytes[i] &= 0x2f;
+    }
+    return bytes;
 }
 
 std::vector<float> random_floats(int64_t count, uint32_t seed) {
@@ -55,11 +62,10 @@ std::vector<float> random_floats(int64_t count, uint32_t seed) {
     return values;
 }
 
-void test_products() {
+void test_products(const std::string& what, const std::vector<float>& x, bool random) {
     constexpr int64_t outputs = 37, inputs = 512, rows = 11;
-    const std::vector<float> x = random_floats(rows * inputs, 1);
     for (const Type type : kTypes) {
-        const std::vector<uint8_t> bytes = random_bytes(tensor_bytes(type, outputs, inputs), 2);
+        const std::vector<uint8_t> bytes = make_bytes(type, outputs, inputs, random);
         const TensorView view{type, outputs, inputs, bytes.data(), bytes.size()};
         std::vector<float> first(rows * outputs);
         Linear(view, 1, "portable").multiply(rows, x.data(), first.data());
@@ -72,8 +78,62 @@ void test_products() {
                 Linear(view, threads, level).multiply(1, x.data() + inputs, out.data());
                 same = same && std::memcmp(out.data(), first.data() + outputs, outputs * sizeof(float)) == 0;
             }
-        expect(same, "type " + std::to_string(static_cast<uint32_t>(type)) + " has the same bits at every level, alone and among 11");
+        expect(same, "type " + std::to_string(static_cast<uint32_t>(type)) + ", " + what + ", has the same bits at every level, alone and among 11");
     }
+}
+
+// What `run` writes at each level, as bytes; whether all wrote the same.
+template <class T> bool same_at_every_level(size_t count, const std::function<void(const Kernels&, T*)>& run) {
+    std::vector<T> first(count), out(count);
+    run(kernels("portable"), first.data());
+    for (const std::string& level : kernel_levels()) {
+        std::fill(out.begin(), out.end(), T{});
+        run(kernels(level), out.data());
+        if (std::memcmp(out.data(), first.data(), count * sizeof(T)) != 0) return false;
+    }
+    return true;
+}
+
+void test_operations() {
+    bool same = true;
+    for (const int64_t n : {1, 7, 16, 37, 576}) {
+        const size_t count = static_cast<size_t>(n);
+        const std::vector<float> x = random_floats(n, 3), y = random_floats(n, 4);
+        same = same && same_at_every_level<float>(count, [&](const Kernels& k, float* out) { k.rms_norm(x.data(), y.data(), 1e-5f, n, out); });
+        for (const auto gated : {&Kernels::swiglu, &Kernels::geglu})
+            same = same && same_at_every_level<float>(count, [&](const Kernels& k, float* out) {
+                std::copy(x.begin(), x.end(), out);
+                (k.*gated)(out, y.data(), n);
+            });
+        same = same && same_at_every_level<uint16_t>(count, [&](const Kernels& k, uint16_t* out) { k.to_half(x.data(), n, out); });
+        same = same && same_at_every_level<int32_t>(count, [&](const Kernels& k, int32_t* out) { k.likeliest(x.data(), n, std::min<int64_t>(n, 5), out); });
+        same = same && same_at_every_level<double>(1, [&](const Kernels& k, double* out) {
+            std::vector<double> below(x.begin(), x.end());
+            for (double& value : below) value = -std::fabs(value);
+            *out = k.exp_sum(below.data(), n);
+        });
+    }
+    expect(same, "norms, gates, halves, the likeliest and sums of exponentials have the same bits at every level");
+}
+
+void test_attention() {
+    constexpr int64_t most = 37, stride = 3 * 80;
+    const std::vector<float> x = random_floats(2 * most * stride, 5);
+    std::vector<uint16_t> cache(x.size());
+    kernels("portable").to_half(x.data(), static_cast<int64_t>(x.size()), cache.data());
+    std::vector<int32_t> cells;
+    for (int32_t i = 0; i < most; ++i) cells.push_back(i * 5 % static_cast<int32_t>(most));
+    bool same = true;
+    for (const int64_t group : {1, 2, 3, 4, 5, 6, 7, 8, 9, 13})
+        for (const int64_t head_dim : {16, 48, 80})
+            for (const int64_t n : {1, 5, 16, 37}) {
+                const std::vector<float> q = random_floats(group * head_dim, 6);
+                same = same && same_at_every_level<float>(q.size(), [&](const Kernels& k, float* out) {
+                    std::vector<float> scores(static_cast<size_t>(8 * n));
+                    k.attend(q.data(), group, cache.data(), cache.data() + most * stride, cells.data(), n, stride, head_dim, 0.3f, scores.data(), out);
+                });
+            }
+    expect(same, "attention of 1 to 13 queries has the same bits at every level");
 }
 
 // A decoder of two layers with every option on, over tensors that this object owns.
@@ -239,7 +299,10 @@ void test_contenders() {
 int main() {
     test_contenders();
     test_halves();
-    test_products();
+    test_products("random", random_floats(11 * 512, 1), true);
+    test_products("at its largest", std::vector<float>(11 * 512, 1.0f), false);
+    test_operations();
+    test_attention();
     test_decoder();
     test_refusals();
     std::printf("%d failures\n", failures);

@@ -87,6 +87,12 @@ def test_every_level_and_any_number_of_threads_give_the_same_bits(kind: str) -> 
             assert (multiply(kind, blocks, x, threads=threads, level=level) == expected).all()
 
 
+def test_levels_are_listed_fastest_first() -> None:
+    order = ["avx512vnni", "avxvnni-evex", "avxvnni", "avx2", "portable"]
+    assert [level for level in order if level in LEVELS] == LEVELS
+    assert "avxvnni" not in LEVELS or "avx_vnni" in native.cpu_features()
+
+
 @pytest.mark.parametrize("kind", QUANTISED)
 def test_extreme_activations_do_not_overflow(kind: str) -> None:
     blocks, weights = make_weights(kind, seed=5)
@@ -94,6 +100,18 @@ def test_extreme_activations_do_not_overflow(kind: str) -> None:
     expected = quantised(x, block_of(kind)) @ weights.T
     for level in LEVELS:
         assert np.allclose(multiply(kind, blocks, x, level=level), expected, rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("kind", QUANTISED)
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("sign", [1, -1])
+def test_no_sum_overflows_where_all_weights_and_activations_are_the_largest(kind: str, level: str, sign: int) -> None:
+    blocks = random_blocks(kind, (OUTPUTS, INPUTS), seed=6, scale=0.01, fill=0x7F if kind == "Q8_0" else 0xFF)
+    weights = gguf.quants.dequantize(blocks, gguf.GGMLQuantizationType[kind]).astype(np.float64)
+    x = np.full((9, INPUTS), sign, np.float32)
+    seen = quantised(x, block_of(kind))
+    error = np.abs(multiply(kind, blocks, x, level=level) - seen @ weights.T) / (np.abs(seen) @ np.abs(weights.T))
+    assert error.max() < 2e-6
 
 
 @pytest.mark.parametrize("level", LEVELS)

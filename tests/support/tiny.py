@@ -303,12 +303,16 @@ _SCALES = {
 }  # fmt: skip
 
 
-def random_blocks(quant: str, shape: Sequence[int], *, seed: int = 0, scale: float = 0.001) -> np.ndarray[Any, Any]:
-    """Returns uint8 [..., bytes of a row] of random blocks with small finite scales of both signs."""
+def random_blocks(
+    quant: str, shape: Sequence[int], *, seed: int = 0, scale: float = 0.001, fill: int | None = None
+) -> np.ndarray[Any, Any]:
+    """Returns uint8 [..., bytes of a row] of blocks: small finite scales of both signs, all else random or `fill`."""
     rng = np.random.default_rng([seed, *shape])
     block_len, block_bytes = gguf.GGML_QUANT_SIZES[gguf.GGMLQuantizationType[quant]]
     assert shape[-1] % block_len == 0, f"rows of {shape[-1]} values in blocks of {block_len}"
     blocks = rng.integers(0, 256, (*shape[:-1], shape[-1] // block_len, block_bytes), np.uint8)
+    if fill is not None:
+        blocks[:] = fill
     first, count = _SCALES[quant]
     scales = np.asarray(rng.normal(0, scale, (*blocks.shape[:-1], count)), "<f2")
     blocks[..., first : first + 2 * count] = scales.view(np.uint8)
