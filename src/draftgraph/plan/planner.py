@@ -23,7 +23,9 @@ _MOST = 64  # drafts in one tree
 _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
 _PROBING = 0.01  # share of the time that may go to sources which do not pay
 _GAIN_MEMORY = 24.0  # steps
+_LEAST_GAIN = 1.05  # what drafts must promise over none: the best of many uncertain estimates tends to be one that flatters
 _REST_RATE = 0.1  # share of each new observation
+_MOST_BURDEN = 5.0
 _CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
 
 
@@ -101,6 +103,7 @@ class _Source:
 
     price: float = 0.0  # seconds per request asked; 0 as long as it is not known
     credit: float = 0.0  # seconds of probing it has saved up
+    probes: int = 0
     gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))  # see `gain_of`
     own: dict[int, Frequency] = field(default_factory=dict)
 
@@ -110,7 +113,7 @@ class _Source:
     def gain_of(self, request: int) -> Frequency:
         """What it saves per step: accepted drafts, less what verifying its drafts took, in tokens without drafts."""
         if request not in self.own:
-            self.own[request] = Frequency(max(self.gain.mean, 0.05), 3, _GAIN_MEMORY)
+            self.own[request] = Frequency(max(self.gain.mean, 0.0), 3, _GAIN_MEMORY)
         return self.own[request]
 
 
@@ -136,6 +139,7 @@ class Step:
     spent: float = 0.0
     paid: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)  # source -> (seconds, requests asked)
     trees: Sequence[TokenTree] = ()
+    began: float = 0.0
     started: float = 0.0  # when the pass began
     taken: float = 0.0  # seconds of the pass
 
@@ -178,7 +182,8 @@ class AutoPlanner:
         self._asked: dict[str, frozenset[int]] = {}
         self._reach: dict[int, int] = {}  # request -> drafts it is asked for
         self._since_plain = 0  # steps
-        self._rest = 0.0  # seconds per request that a step takes after its pass
+        self._rest = [0.0, 0.0]  # seconds per request that a step takes beside its pass, without drafts and with
+        self._burden = 1.0  # what asking for drafts takes in all, over what the sources take to answer
         self._models: dict[str, DraftModel] = {}
 
     def trust(self, source: str, model: DraftModel) -> None:
@@ -198,7 +203,8 @@ class AutoPlanner:
             read_rows=rows - len(writing),
             read_cells=cells - sum(writing),
             context=sum(lengths) / max(len(lengths), 1),
-            spent=self._rest * len(contexts),
+            spent=self._rest[False] * len(contexts),
+            began=self._clock(),
         )
         self._asked = {}
         if self._since_plain >= _CHECKED:
@@ -214,10 +220,11 @@ class AutoPlanner:
         else:
             entry = self._sources.setdefault(source, _Source())
             token = self.step.token_seconds
-            wanted = [entry.gain_of(context.request).mean * token >= entry.price for context in contexts]
-            if not any(wanted) and contexts and entry.credit >= entry.price:
+            wanted = [entry.gain_of(context.request).mean * token >= entry.price * self._burden for context in contexts]
+            if not any(wanted) and contexts and entry.credit >= entry.price * self._burden:
                 entry.credit = 0.0
-                wanted = [True] + [False] * (len(contexts) - 1)
+                entry.probes += 1
+                wanted[entry.probes % len(wanted)] = True
         self._asked[source] = frozenset(context.request for context, want in zip(contexts, wanted, strict=True) if want)
         return wanted
 
@@ -245,7 +252,8 @@ class AutoPlanner:
 
         def keep(gains: Sequence[float]) -> int:
             seconds = [step.spent + step.pass_seconds(count) for count in range(len(gains) + 1)]
-            return best_count(gains, step.requests, seconds).count
+            best = best_count(gains, step.requests, seconds)
+            return best.count if best.rate * seconds[0] >= _LEAST_GAIN * step.requests else 0
 
         trees = select(
             graphs, windows, lambda index, edge, depth: self.worth.of(contexts[index].request, edge.votes, depth), keep
@@ -261,7 +269,7 @@ class AutoPlanner:
         step = self.step
         if step.trees and step.trees[0] is verdicts[0].tree:  # a request that is cancelled had no pass
             taken = step.taken
-            self._rest += _REST_RATE * ((self._clock() - step.started - taken) / len(contexts) - self._rest)
+            self._learn_rest((self._clock() - step.began - taken) / len(contexts), len(contexts))
             self._since_plain = self._since_plain + 1 if any(tree.num_drafts for tree in step.trees) else 0
             rows = sum(len(tree.tokens) for tree in step.trees)
             cells = sum(
@@ -282,6 +290,18 @@ class AutoPlanner:
                 for source in self._sources.values():
                     source.own.pop(context.request, None)
         return expenses
+
+    def _learn_rest(self, rest: float, requests: int) -> None:
+        """Learns from a step's seconds per request beside the pass. Drafts take more than their sources need to answer:
+        they are merged, selected, judged and learned from, which for a small model is not little."""
+        paid = self.step.paid
+        if any(source in self._models for source in paid):
+            return
+        self._rest[bool(paid)] += _REST_RATE * (rest - self._rest[bool(paid)])
+        if paid and all(self._rest):
+            answers = sum(seconds for seconds, _ in paid.values()) / requests
+            burden = max(self._rest[True] - self._rest[False], 0.0) / max(answers, 1e-9)
+            self._burden += _REST_RATE * (min(max(burden, 1.0), _MOST_BURDEN) - self._burden)
 
     def _learn(self, request: int, verdict: Verdict) -> None:
         """Follows what was written through the graph: every edge on the way was right or wrong, verified or not."""
