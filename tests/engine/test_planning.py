@@ -151,6 +151,16 @@ def test_what_others_read_in_the_same_pass_does_not_make_drafts_look_cheap() -> 
     assert drafts[1] <= 3  # in passes that check what the machine can do
 
 
+def test_a_pass_in_which_nobody_writes_has_no_drafts() -> None:
+    time = Time()
+    runner = CostedRunner(LOGITS, VOCAB, flat(0.0625, 1.0), time, context_length=400)  # a sixteenth per row
+    engine = planned_engine(runner, time, others={"ngram": NgramDrafter(4)})
+    request = engine.submit([1, 2, 3] * 60, SamplingParams(max_tokens=4), MAX_BUDGET)
+    while not request.num_written:
+        engine.step()
+    assert time.now == pytest.approx(180 / 16)
+
+
 def test_what_plain_decoding_would_have_taken_is_known() -> None:
     _, request = decode_seconds(target=flat(0.5, 0.02), draft=flat(0.02), wrong=0.1)
     assert request.stats.plain_tokens_per_second == pytest.approx(2.0, rel=0.1)

@@ -23,7 +23,9 @@ _MOST = 64  # drafts in one tree
 _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
 _PROBING = 0.01  # share of the time that may go to sources which do not pay
 _GAIN_MEMORY = 24.0  # steps
-_LEAST_GAIN = 1.05  # what drafts must promise over none: the best of many uncertain estimates tends to be one that flatters
+_LEAST_GAIN = (
+    1.05  # what drafts must promise over none: the best of many uncertain estimates tends to be one that flatters
+)
 _REST_RATE = 0.1  # share of each new observation
 _MOST_BURDEN = 5.0
 _CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
@@ -253,7 +255,7 @@ class AutoPlanner:
         def keep(gains: Sequence[float]) -> int:
             seconds = [step.spent + step.pass_seconds(count) for count in range(len(gains) + 1)]
             best = best_count(gains, step.requests, seconds)
-            return best.count if best.rate * seconds[0] >= _LEAST_GAIN * step.requests else 0
+            return best.count if best.tokens * seconds[0] >= _LEAST_GAIN * step.requests * best.seconds else 0
 
         trees = select(
             graphs, windows, lambda index, edge, depth: self.worth.of(contexts[index].request, edge.votes, depth), keep
