@@ -21,7 +21,7 @@ from draftgraph.bench.tables import Table
 from under_load.client import Answer, ask, ask_and_leave, connect, request_bytes, streamed
 from under_load.report import Report, percentile
 from under_load.server import Served, serving
-from under_load.traffic import CANARY, bad_bodies, chat, fill_memory, long_stream
+from under_load.traffic import BAD_ROUNDS, CANARY, bad_bodies, chat, fill_memory, long_stream
 
 _SERVER = (
     "--slots", "8", "--queue", "64", "--context", "1024", "--kv-tokens", "4096",
@@ -202,8 +202,8 @@ async def _reads_nothing(url: str) -> None:
 
 
 async def _nonsense(served: Served, report: Report) -> str:
-    """Every bad body three times, all at once, beside good clients."""
-    bodies = bad_bodies() * 3
+    """Every bad body several times, all at once, beside good clients."""
+    bodies = bad_bodies() * BAD_ROUNDS
     good = asyncio.create_task(_good_seconds(served, 3 * 10**7))
     started = time.perf_counter()
     answers: list[Answer] = await asyncio.gather(*(ask(served.url, body, timeout=30) for body in bodies))

@@ -15,6 +15,7 @@ from under_load.client import Body, ask
 
 _PROMPTS = [prompt.text for prompt in read_prompts(Path(__file__).parent.parent / "prompts.jsonl")]
 _NUM_MIXED = 16
+BAD_ROUNDS = 3  # how often each bad body is sent, all at once
 CANARY: dict[str, Any] = {
     "messages": [{"role": "user", "content": "Name three colours."}], "max_tokens": 12, "temperature": 0, "seed": 0,
 }  # fmt: skip
@@ -86,7 +87,8 @@ def bad_bodies() -> list[bytes]:
 async def fill_memory(url: str) -> None:
     """Asks until all of a small key-value cache was used, and as much memory for long texts as there can be at once.
 
-    The system keeps both for the process, so what is new later is neither. Few requests at a time: none is refused.
+    The system keeps both for the process, so what is new later is neither. Few chats at a time, so that none is refused; bad
+    bodies as many at once as there will be in the storm.
     """
     room = asyncio.Semaphore(8)
 
@@ -96,4 +98,5 @@ async def fill_memory(url: str) -> None:
 
     bodies: list[Body | bytes] = [chat(10**6 + number, max_tokens=300, ignore_eos=True) for number in range(16)]
     longest = max(bad_bodies(), key=lambda body: body.count(b" "))
-    await asyncio.gather(*map(one, [*bodies, *[longest] * 8, *bad_bodies()]))
+    await asyncio.gather(*map(one, [*bodies, *[longest] * 8]))
+    await asyncio.gather(*(ask(url, body) for body in bad_bodies() * BAD_ROUNDS))
