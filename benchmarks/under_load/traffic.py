@@ -87,7 +87,7 @@ def bad_bodies() -> list[bytes]:
 async def fill_memory(url: str) -> None:
     """Asks until all of a small key-value cache was used, and as much memory for long texts as there can be at once.
 
-    The system keeps both for the process, so what is new later is neither. Few chats at a time, so that none is refused; bad
+    The system keeps both for the process, so what is new later is neither. Few chats at a time: none is refused; bad
     bodies as many at once as there will be in the storm.
     """
     room = asyncio.Semaphore(8)
