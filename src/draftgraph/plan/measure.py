@@ -18,7 +18,7 @@ from draftgraph.plan.cost import CostTable
 from draftgraph.runner.base import Runner
 from draftgraph.types import Extension, VerifyBatch
 
-_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 24, 32)
+_ROWS = (1, 2, 3, 4, 5, 6, 8, 9, 12, 16, 18, 24, 32)
 _REPEATS = 5
 _SLOW, _ROWS_OF_SLOW = 0.06, 8  # where one row takes so many seconds, passes of more rows are left to be learned
 _SHORT, _LONG, _MANY = 16, 256, 16  # contexts and rows to tell what a cell costs

@@ -26,6 +26,7 @@ _GAIN_MEMORY = 24.0  # steps
 _LEAST_GAIN = (
     1.05  # what drafts must promise over none: the best of many uncertain estimates tends to be one that flatters
 )
+_CAUTION = 2.0  # how many times its price a source must be worth: a lucky guess looks like gain for a while
 _REST_RATE = 0.1  # share of each new observation
 _MOST_BURDEN = 5.0
 _CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
@@ -222,7 +223,8 @@ class AutoPlanner:
         else:
             entry = self._sources.setdefault(source, _Source())
             token = self.step.token_seconds
-            wanted = [entry.gain_of(context.request).mean * token >= entry.price * self._burden for context in contexts]
+            price = _CAUTION * self._burden * entry.price
+            wanted = [entry.gain_of(context.request).mean * token >= price for context in contexts]
             if not any(wanted) and contexts and entry.credit >= entry.price * self._burden:
                 entry.credit = 0.0
                 entry.probes += 1
