@@ -165,7 +165,7 @@ def test_the_command_line_refuses_in_three_parts(model: Path, tmp_path: Path) ->
 def test_the_default_model_writes_valid_json_and_the_same_at_any_budget_and_in_any_company(smollm2_path: Path) -> None:
     samplings = [{}, {"temperature": 1.2, "top_p": 0.95, "seed": 2}]
     options = {"json_schema": PET, "max_tokens": 120, "logprobs": 2}
-    with dg.load(smollm2_path, draft="grammar,ngram,suffix,recycle") as llm:
+    with dg.load(smollm2_path, draft="grammar,ngram,suffix,recycle", budget=12) as llm:
         company = llm.stream(as_chat("Count to fifty."), max_tokens=60)
         next(company)
         for sampling in samplings:
