@@ -56,8 +56,7 @@ def measured(model: Path, data: Path) -> Any:
 def test_the_result_says_what_was_measured_where_and_against_which_ceiling(measured: Any, model: Path) -> None:
     assert set(measured) == {
         "model", "draft_models", "runner", "sampling", "repeats", "machine", "commit", "ceiling", "prompts",
-        "identical",
-        "mismatches", "arms", "tasks", "batches", "peers",
+        "identical", "mismatches", "arms", "tasks", "batches", "peers",
     }  # fmt: skip
     assert measured["draft_models"] == [str(model)]
     assert measured["sampling"] == {"max_tokens": 10, "seed": 5, "temperature": 0.8, "ignore_eos": True}

@@ -19,6 +19,7 @@ from draftgraph.llm import Completion, Prompt
 
 Report = Callable[[str], None]
 T = TypeVar("T")
+R = TypeVar("R", "Run", PeerRun)
 _WARM_UP = 8  # tokens
 _ROUNDS = 3  # per batch size
 
@@ -38,6 +39,11 @@ class Run:
     draft_seconds: float
     draft_passes: int
 
+    @property
+    def rate(self) -> float:
+        """Tokens per second after the first token."""
+        return self.completion.stats.decode_tokens_per_second
+
 
 @dataclass(frozen=True, slots=True)
 class Trial:
@@ -49,7 +55,7 @@ class Trial:
 
     def rate(self, arm: str) -> float:
         """Tokens per second after the first token."""
-        return self.runs[arm].completion.stats.decode_tokens_per_second
+        return self.runs[arm].rate
 
     def speedup(self, arm: str) -> float:
         """An arm's rate over plain; 1 where no token followed the first."""
@@ -91,7 +97,7 @@ def compare(
 ) -> list[Trial]:
     """Writes each prompt `repeats` times with each arm and peer, who take turns at going first, after a warm-up of all.
 
-    Of an arm's runs of a prompt the one with the median rate counts.
+    Of the runs of a prompt by one of them, that with the median rate counts.
     """
     count = sampling.get("max_tokens", 64)
     first = as_prompt(prompts[0], raw=raw)
@@ -117,7 +123,7 @@ def compare(
             Trial(
                 prompt,
                 {name: typical(some, plain) for name, some in runs.items()},
-                {name: sorted(some, key=lambda run: run.rate)[repeats // 2] for name, some in beside.items()},
+                {name: middle(some) for name, some in beside.items()},
             )
         )
     return trials
@@ -125,8 +131,12 @@ def compare(
 
 def typical(runs: Sequence[Run], plain: Sequence[int]) -> Run:
     """Returns the run with the median rate; but one that wrote another text than plain decoding, if there is one."""
-    falling = sorted(runs, key=lambda run: run.completion.stats.decode_tokens_per_second, reverse=True)
-    return next((run for run in runs if run.completion.token_ids != plain), falling[len(falling) // 2])
+    return next((run for run in runs if run.completion.token_ids != plain), middle(runs))
+
+
+def middle(runs: Sequence[R]) -> R:
+    """Returns the run with the median rate, the slower one of two."""
+    return sorted(runs, key=lambda run: run.rate)[(len(runs) - 1) // 2]
 
 
 def rotated(items: Sequence[T], turn: int) -> list[T]:
