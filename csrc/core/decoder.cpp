@@ -40,7 +40,7 @@ struct Decoder::Call {
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
                  std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
                  const std::string& packed)
-    : shape_(shape), k_(kernels(level)), shared_team_(Team::of(threads)), team_(*shared_team_), embedding_(embedding), final_norm_(std::move(final_norm)),
+    : shape_(shape), k_(kernels(level)), team_(Team::of(threads)), embedding_(embedding), final_norm_(std::move(final_norm)),
       rope_(std::move(rope)), local_rope_(std::move(local_rope)) {
     const Shape& s = shape_;
     const int64_t q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;
@@ -96,7 +96,7 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
     add(head_, head, s.head, s.hidden);
     std::vector<Matrix*> matrices;
     for (const Job& job : jobs) matrices.push_back(job.matrix);
-    if (packed.empty() || !read_packed(packed, matrices, team_)) {
+    if (packed.empty() || !read_packed(packed, matrices, *team_)) {
         pack(jobs);
         if (!packed.empty()) write_packed(packed, matrices);
     }
@@ -109,10 +109,10 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
 
 void Decoder::pack(const std::vector<Job>& jobs) {
     for (const Job& job : jobs)
-        team_.run([&](int index) {
+        team_->run([&](int index) {
             const TypeInfo& info = type_info(job.type);
             const size_t tile_rows = static_cast<size_t>(kTile * (job.matrix->inputs / info.block)) * info.block_bytes;
-            const Share share(job.matrix->tiles(), index, team_.size());
+            const Share share(job.matrix->tiles(), index, team_->size());
             for (int64_t t = share.begin; t < share.end; ++t) pack_any(*job.matrix, job.type, t, job.data + static_cast<size_t>(t) * tile_rows);
         });
 }
@@ -138,7 +138,6 @@ size_t Decoder::weight_bytes() const {
 
 void Decoder::reserve(int64_t rows, int64_t longest) {
     const Shape& s = shape_;
-    const int64_t all = rows;
     const auto grow = [](auto& v, int64_t n) { if (static_cast<int64_t>(v.size()) < n) v.resize(static_cast<size_t>(n)); };
     const int64_t heads = s.num_heads * s.head_dim;
     const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
@@ -149,30 +148,33 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
     grow(qkv_, rows * qkv);
     grow(attended_, rows * heads);
     grow(ffn_, rows * 2 * padded(s.intermediate));
-    grow(scores_, static_cast<int64_t>(team_.size()) * 8 * longest);
-    spaces_.resize(static_cast<size_t>(team_.size()));
-    if (each_its_own(rows)) rows = (rows + team_.size() - 1) / team_.size();
-    for (Space& space : spaces_) {
-        grow(space.normed, rows * padded(s.hidden));
+    grow(scores_, static_cast<int64_t>(team_->size()) * 8 * longest);
+    spaces_.resize(static_cast<size_t>(team_->size()));
+    const int64_t each = own_rows(rows) ? (rows + team_->size() - 1) / team_->size() : rows;
+    for (size_t i = 0; i < (alone(rows) ? spaces_.size() : 1); ++i) {
+        Space& space = spaces_[i];
+        grow(space.normed, each * padded(s.hidden));
         for (Input* in : {&space.in32, &space.in256}) {
-            grow(in->q, rows * widest);
-            grow(in->scale, rows * (widest / 32 + 1));
-            grow(in->totals, rows * (widest / 32 + 1));
-            grow(in->sums, rows * (widest / 16 + 1));
-            grow(in->pairs, rows * (widest / 64 + 1));
+            grow(in->q, each * widest);
+            grow(in->scale, each * (widest / 32 + 1));
+            grow(in->totals, each * (widest / 32 + 1));
+            grow(in->sums, each * (widest / 16 + 1));
+            grow(in->pairs, each * (widest / 64 + 1));
             in->a.q = in->q.data();
             in->a.scale = in->scale.data();
             in->a.sum32 = in->a.zero16 = in->sums.data();
             in->a.total32 = in->totals.data();
             in->a.pair = in->pairs.data();
         }
-        if (!each_its_own(all) && all > kAlone) break;  // the first space is everybody's
     }
 }
 
 // Whether each thread computes rows of its own. The weights are then read once per thread, at a speed that falls with the rows of
 // each; so with more threads it takes more rows until the memory keeps up.
-bool Decoder::each_its_own(int64_t rows) const { return team_.size() > 1 && rows >= kOwnRows * team_.size() * team_.size(); }
+bool Decoder::own_rows(int64_t rows) const { return team_->size() > 1 && rows >= kOwnRows * team_->size() * team_->size(); }
+
+// Whether each thread prepares what it reads in a space of its own; else the first space is everybody's.
+bool Decoder::alone(int64_t rows) const { return rows <= kAlone || own_rows(rows); }
 
 const Activations& Decoder::input_for(const Space& space, const Matrix& m) {
     const int block = type_info(m.type).block;
@@ -181,12 +183,11 @@ const Activations& Decoder::input_for(const Space& space, const Matrix& m) {
 
 // Waits for the threads that share the rows.
 void Decoder::sync(const Call& c) {
-    if (c.size > 1) team_.sync();
+    if (c.size > 1) team_->sync();
 }
 
 // Prepares x [rows][inputs] for the matrices that will read it. Ends with a barrier, unless the thread has a space of its own.
-void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int64_t rows) {
-    if (rows < 0) rows = c.rows;
+void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers) {
     for (const int block : {32, 256}) {
         bool asked = false;
         for (const Matrix* m : readers) asked = asked || type_info(m->type).block == block;
@@ -196,7 +197,7 @@ void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer
         Activations a = in.a;
         a.inputs = inputs;
         const int64_t blocks = inputs / block;
-        const Share share = c.alone ? Share(rows * blocks, 0, 1) : Share(rows * blocks, c.index, c.size);
+        const Share share = c.alone ? Share(c.rows * blocks, 0, 1) : Share(c.rows * blocks, c.index, c.size);
         for (int64_t i = share.begin; i < share.end;) {
             const int64_t row = i / blocks, first = i % blocks;
             const int64_t last = row == share.end / blocks ? share.end % blocks : blocks;
@@ -217,13 +218,12 @@ void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride) {
     k_.gemm(m, input_for(c.space, m), c.rows, out, stride, share.begin, share.end);
 }
 
-// Normalises these rows of the residual stream for what reads them next. Ends as `quantize` does.
-void Decoder::norm_rows(Call& c, const std::vector<int64_t>* rows, const float* weight) {
-    const int64_t n = rows ? static_cast<int64_t>(rows->size()) : c.rows;
-    const Share share = c.alone ? Share(n, 0, 1) : Share(n, c.index, c.size);
+// Normalises the residual stream's rows, or those at `places`, for what reads them next. Ends as `quantize` does.
+void Decoder::norm_rows(Call& c, const std::vector<float>& weight, const int64_t* places) {
+    const Share share = c.alone ? Share(c.rows, 0, 1) : Share(c.rows, c.index, c.size);
     for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t r = rows ? (*rows)[static_cast<size_t>(i)] : i;
-        k_.rms_norm(c.x + r * padded(shape_.hidden), weight, shape_.norm_eps, shape_.hidden, c.space.normed.data() + i * shape_.hidden);
+        const int64_t r = places ? places[i] : i;
+        k_.rms_norm(c.x + r * padded(shape_.hidden), weight.data(), shape_.norm_eps, shape_.hidden, c.space.normed.data() + i * shape_.hidden);
     }
     if (!c.alone) sync(c);
 }
@@ -269,7 +269,7 @@ void Decoder::attention(Call& c, int64_t layer) {
         k_.to_half(k, cell_size, cell_keys(layer) + own * cell_size);
         k_.to_half(v, cell_size, cell_values(layer) + own * cell_size);
     }
-    team_.sync();  // rows attend to rows of other threads
+    team_->sync();  // rows attend to rows of other threads
     const int64_t group = s.num_heads / s.num_kv_heads;
     const Share pairs(c.rows * s.num_kv_heads, c.index, c.size);
     for (int64_t i = pairs.begin; i < pairs.end; ++i) {
@@ -306,7 +306,7 @@ void Decoder::layer_pass(Call& c, int64_t layer) {
     const Layer& l = layers_[static_cast<size_t>(layer)];
     const int64_t q_pad = padded(s.num_heads * s.head_dim), kv_pad = padded(s.num_kv_heads * s.head_dim);
     const int64_t qkv_stride = q_pad + 2 * kv_pad, stride = padded(s.hidden), ffn = padded(s.intermediate);
-    norm_rows(c, nullptr, l.vectors.attn_norm.data());
+    norm_rows(c, l.vectors.attn_norm);
     quantize(c, c.space.normed.data(), s.hidden, {&l.q, &l.k, &l.v});
     multiply(c, l.q, c.qkv, qkv_stride);
     multiply(c, l.k, c.qkv + q_pad, qkv_stride);
@@ -316,7 +316,7 @@ void Decoder::layer_pass(Call& c, int64_t layer) {
     quantize(c, c.attended, s.num_heads * s.head_dim, {&l.o});
     multiply(c, l.o, c.delta, stride);
     add_rows(c, l.o, l.vectors.post_attn_norm);
-    norm_rows(c, nullptr, l.vectors.ffn_norm.data());
+    norm_rows(c, l.vectors.ffn_norm);
     quantize(c, c.space.normed.data(), s.hidden, {&l.gate, &l.up});
     float* up = c.ffn + c.rows * ffn;
     multiply(c, l.gate, c.ffn, ffn);
@@ -337,19 +337,19 @@ void Decoder::layer_pass(Call& c, int64_t layer) {
 }
 
 // The logits of the rows that are wanted.
-void Decoder::head_pass(Call& c) {
+void Decoder::head_pass(Call c) {
     const Shape& s = shape_;
-    const int64_t rows = static_cast<int64_t>(c.wanted.size());
-    norm_rows(c, &c.wanted, final_norm_.data());
-    quantize(c, c.space.normed.data(), s.hidden, {&head_}, rows);
+    c.rows = static_cast<int64_t>(c.wanted.size());
+    norm_rows(c, final_norm_, c.wanted.data());
+    quantize(c, c.space.normed.data(), s.hidden, {&head_});
     const Share tiles(head_.tiles(), c.index, c.size);
     const int64_t whole = s.head / kTile;  // tiles that end inside a row of logits
     const Activations& a = input_for(c.space, head_);
-    k_.gemm(head_, a, rows, c.logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
+    k_.gemm(head_, a, c.rows, c.logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
     if (tiles.end > whole) {  // the last tile is wider than what is left of the row
-        std::vector<float> part(static_cast<size_t>(rows * kTile));
-        k_.gemm(head_, a, rows, part.data() - whole * kTile, kTile, whole, whole + 1);
-        for (int64_t r = 0; r < rows; ++r)
+        std::vector<float> part(static_cast<size_t>(c.rows * kTile));
+        k_.gemm(head_, a, c.rows, part.data() - whole * kTile, kTile, whole, whole + 1);
+        for (int64_t r = 0; r < c.rows; ++r)
             std::memcpy(c.logits + r * s.head + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
     }
 }
@@ -366,18 +366,17 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
         longest = longest > offsets[r + 1] - offsets[r] ? longest : offsets[r + 1] - offsets[r];
     }
     reserve(rows, longest);
-    const bool own = each_its_own(rows);
-    const bool alone = own || rows <= kAlone;
+    const bool own = own_rows(rows), apart = alone(rows);
     const int64_t stride = padded(s.hidden), heads = s.num_heads * s.head_dim, ffn = padded(s.intermediate);
     const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
     const size_t row_bytes = embedding_.bytes / static_cast<size_t>(embedding_.outputs);
-    const size_t room = scores_.size() / static_cast<size_t>(team_.size());
-    team_.run([&](int index) {
-        const Share mine = own ? Share(rows, index, team_.size()) : Share(rows, 0, 1);
+    const size_t room = scores_.size() / static_cast<size_t>(team_->size());
+    team_->run([&](int index) {
+        const Share mine = own ? Share(rows, index, team_->size()) : Share(rows, 0, 1);
         const int64_t first = mine.begin;
         Call c{mine.end - first, tokens + first, positions + first, offsets + first, cells, {}, logits,
                x_.data() + first * stride, delta_.data() + first * stride, qkv_.data() + first * qkv, attended_.data() + first * heads,
-               ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(alone ? index : 0)], alone, own ? 0 : index, own ? 1 : team_.size(),
+               ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(apart ? index : 0)], apart, own ? 0 : index, own ? 1 : team_->size(),
                scores_.data() + static_cast<size_t>(index) * room};
         for (int64_t r = 0; r < first; ++r) c.logits += wanted[r] ? s.head : 0;
         for (int64_t r = 0; r < c.rows; ++r)

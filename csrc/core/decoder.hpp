@@ -116,24 +116,24 @@ private:
     void pack(const std::vector<Job>& jobs);
     static void pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows);
     void reserve(int64_t rows, int64_t longest);
-    bool each_its_own(int64_t rows) const;
+    bool own_rows(int64_t rows) const;
+    bool alone(int64_t rows) const;
     void sync(const Call& c);
     static const Activations& input_for(const Space& space, const Matrix& m);
-    void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers, int64_t rows = -1);
+    void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers);
     void multiply(Call& c, const Matrix& m, float* out, int64_t stride);
-    void norm_rows(Call& c, const std::vector<int64_t>* rows, const float* weight);
+    void norm_rows(Call& c, const std::vector<float>& weight, const int64_t* places = nullptr);
     void rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* k) const;
     void attention(Call& c, int64_t layer);
     void add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm);
     void layer_pass(Call& c, int64_t layer);
-    void head_pass(Call& c);
+    void head_pass(Call c);
     uint16_t* cell_keys(int64_t layer) { return keys_[static_cast<size_t>(layer)].get(); }
     uint16_t* cell_values(int64_t layer) { return values_[static_cast<size_t>(layer)].get(); }
 
     Shape shape_;
     const Kernels& k_;
-    std::shared_ptr<Team> shared_team_;
-    Team& team_;
+    std::shared_ptr<Team> team_;
     TensorView embedding_;
     std::vector<Layer> layers_;
     Matrix head_;

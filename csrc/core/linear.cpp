@@ -5,9 +5,9 @@
 namespace draftgraph {
 
 Linear::Linear(const TensorView& tensor, int threads, const std::string& level)
-    : k_(kernels(level)), shared_team_(Team::of(threads)), team_(*shared_team_), matrix_(make_matrix(tensor.type, tensor.outputs, tensor.inputs, tensor.bytes)) {
-    team_.run([&](int index) {
-        const Share share(matrix_.tiles(), index, team_.size());
+    : k_(kernels(level)), team_(Team::of(threads)), matrix_(make_matrix(tensor.type, tensor.outputs, tensor.inputs, tensor.bytes)) {
+    team_->run([&](int index) {
+        const Share share(matrix_.tiles(), index, team_->size());
         pack_tiles(matrix_, tensor.data, share.begin, share.end);
     });
 }
@@ -19,11 +19,11 @@ void Linear::multiply(int64_t rows, const float* x, float* out) {
     std::vector<float> scale(static_cast<size_t>(rows * (n / 32 + 1))), totals(scale.size()), padded(static_cast<size_t>(rows * stride));
     std::vector<int32_t> sums(static_cast<size_t>(rows * (n / 16 + 1))), pairs(static_cast<size_t>(rows * (n / 64 + 1)));
     Activations a{q.data(), scale.data(), sums.data(), totals.data(), sums.data(), pairs.data(), x, n};
-    team_.run([&](int index) {
-        const Share mine(rows, index, team_.size());
+    team_->run([&](int index) {
+        const Share mine(rows, index, team_->size());
         for (int64_t r = mine.begin; block > 1 && r < mine.end; ++r) k_.quantize(x + r * n, block, a, r, 0, n / block);
-        team_.sync();
-        const Share tiles(matrix_.tiles(), index, team_.size());
+        team_->sync();
+        const Share tiles(matrix_.tiles(), index, team_->size());
         k_.gemm(matrix_, a, rows, padded.data(), stride, tiles.begin, tiles.end);
     });
     for (int64_t r = 0; r < rows; ++r)

@@ -21,8 +21,7 @@ public:
 
 private:
     const Kernels& k_;
-    std::shared_ptr<Team> shared_team_;
-    Team& team_;
+    std::shared_ptr<Team> team_;
     Matrix matrix_;
 };
 
