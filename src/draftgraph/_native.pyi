@@ -29,7 +29,9 @@ def contenders(scores: Scores, key: int, margin: float, ids: Ints) -> int:
     Perhaps more, never fewer. Returns how many; 0 where the scores hold +inf, or nothing but -inf.
     """
 
-def multiply_adds(level: str, rounds: int) -> int: ...
+def multiply_adds(level: str, rounds: int) -> int:
+    """Does `rounds` times 1024 multiply-adds of bytes in registers, by a kernel level; the result means nothing."""
+
 def exp_sum(x: Scores) -> float:
     """Returns the sum of exp(x) for x [n] <= 0, to 1e-9 of its value if one of them is 0."""
 

@@ -23,12 +23,10 @@ _MOST = 64  # drafts in one tree
 _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
 _PROBING = 0.01  # share of the time that may go to sources which do not pay
 _GAIN_MEMORY = 24.0  # steps
-_LEAST_GAIN = (
-    1.05  # what drafts must promise over none: the best of many uncertain estimates tends to be one that flatters
-)
+_LEAST_GAIN = 1.05  # what drafts must promise over none: the best of many uncertain estimates is one that flatters
 _CAUTION = 2.0  # how many times its price a source must be worth: a lucky guess looks like gain for a while
 _REST_RATE = 0.1  # share of each new observation
-_MOST_BURDEN = 5.0
+_MOST_BURDEN = 5.0  # where clocks show more than this, they show something else
 _CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
 
 
@@ -106,7 +104,7 @@ class _Source:
 
     price: float = 0.0  # seconds per request asked; 0 as long as it is not known
     credit: float = 0.0  # seconds of probing it has saved up
-    probes: int = 0
+    probes: int = 0  # paid from that, so far: requests are probed in turn
     gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))  # see `gain_of`
     own: dict[int, Frequency] = field(default_factory=dict)
 
@@ -142,7 +140,7 @@ class Step:
     spent: float = 0.0
     paid: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)  # source -> (seconds, requests asked)
     trees: Sequence[TokenTree] = ()
-    began: float = 0.0
+    began: float = 0.0  # when the planning began
     started: float = 0.0  # when the pass began
     taken: float = 0.0  # seconds of the pass
 
@@ -153,10 +151,13 @@ class Step:
         """
         rows = self.rows + drafts
         together = self.cost.seconds(rows, self.cells + int(drafts * self.context))
-        beyond = together - self.cost.seconds(self.read_rows, self.read_cells)
-        return max(beyond, together * (rows - self.read_rows) / max(rows, 1))
+        return max(together - self._reading_seconds, together * (rows - self.read_rows) / max(rows, 1))
 
-    @property
+    @cached_property
+    def _reading_seconds(self) -> float:
+        return self.cost.seconds(self.read_rows, self.read_cells)
+
+    @cached_property
     def token_seconds(self) -> float:
         """What a token takes without drafts."""
         return self.pass_seconds(0) / max(self.requests, 1)
@@ -222,10 +223,11 @@ class AutoPlanner:
             wanted = [self._route(source, context) for context in contexts]
         else:
             entry = self._sources.setdefault(source, _Source())
+            price = entry.price * self._burden
+            least = _CAUTION * price
             token = self.step.token_seconds
-            price = _CAUTION * self._burden * entry.price
-            wanted = [entry.gain_of(context.request).mean * token >= price for context in contexts]
-            if not any(wanted) and contexts and entry.credit >= entry.price * self._burden:
+            wanted = [entry.gain_of(context.request).mean * token >= least for context in contexts]
+            if not any(wanted) and contexts and entry.credit >= price:
                 entry.credit = 0.0
                 entry.probes += 1
                 wanted[entry.probes % len(wanted)] = True
@@ -273,7 +275,7 @@ class AutoPlanner:
         step = self.step
         if step.trees and step.trees[0] is verdicts[0].tree:  # a request that is cancelled had no pass
             taken = step.taken
-            self._learn_rest((self._clock() - step.began - taken) / len(contexts), len(contexts))
+            self._learn_rest(self._clock() - step.began - taken, len(contexts))
             self._since_plain = self._since_plain + 1 if any(tree.num_drafts for tree in step.trees) else 0
             rows = sum(len(tree.tokens) for tree in step.trees)
             cells = sum(
@@ -295,13 +297,13 @@ class AutoPlanner:
                     source.own.pop(context.request, None)
         return expenses
 
-    def _learn_rest(self, rest: float, requests: int) -> None:
-        """Learns from a step's seconds per request beside the pass. Drafts take more than their sources need to answer:
-        they are merged, selected, judged and learned from, which for a small model is not little."""
+    def _learn_rest(self, seconds: float, requests: int) -> None:
+        """Learns from what a step took beside its pass. Drafts take more than their sources need to answer: they are
+        merged, selected, judged and learned from, which for a small model is not little."""
         paid = self.step.paid
         if any(source in self._models for source in paid):
             return
-        self._rest[bool(paid)] += _REST_RATE * (rest - self._rest[bool(paid)])
+        self._rest[bool(paid)] += _REST_RATE * (seconds / requests - self._rest[bool(paid)])
         if paid and all(self._rest):
             answers = sum(seconds for seconds, _ in paid.values()) / requests
             burden = max(self._rest[True] - self._rest[False], 0.0) / max(answers, 1e-9)
