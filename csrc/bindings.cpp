@@ -1,8 +1,10 @@
-// draftgraph._native: checks arguments, releases the GIL, calls the core. No logic here.
+// draftgraph._native: checks arguments, releases the GIL, calls the core. No logic here, but for what makes Python's objects.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
+
+#include <cstring>
 
 #include "core/cpu_features.hpp"
 #include "core/decoder.hpp"
@@ -128,6 +130,27 @@ int32_t multiply_adds(const std::string& level, int64_t rounds) {
     return k.multiply_adds(rounds);
 }
 
+// Strings of a GGUF file, each after its length in 8 bytes, from byte `at` on; and where they end. None if they are not all whole
+// and UTF-8.
+nb::object read_strings(Bytes data, size_t at, size_t count) {
+    nb::list strings;
+    for (size_t i = 0; i < count; ++i) {
+        uint64_t length;
+        if (at > data.size() || data.size() - at < sizeof length) return nb::none();
+        std::memcpy(&length, data.data() + at, sizeof length);
+        at += sizeof length;
+        if (length > data.size() - at) return nb::none();
+        nb::object text = nb::steal(PyUnicode_DecodeUTF8(reinterpret_cast<const char*>(data.data()) + at, static_cast<Py_ssize_t>(length), nullptr));
+        if (!text.is_valid()) {
+            PyErr_Clear();
+            return nb::none();
+        }
+        strings.append(text);
+        at += length;
+    }
+    return nb::make_tuple(strings, at);
+}
+
 Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64_t num_heads, int64_t num_kv_heads, int64_t head_dim,
                  int64_t vocab, int64_t head, int64_t num_cells, int64_t num_positions, int64_t rope_dim, bool rope_interleaved,
                  bool coarse, bool gelu, float norm_eps, float embedding_scale, float score_scale) {
@@ -149,6 +172,8 @@ NB_MODULE(_native, m) {
           "Fills ids with those whose score + noise may lie within margin of the largest. Returns how many.");
     m.def("exp_sum", &exp_sum, "x"_a.noconvert(), "Returns the sum of exp(x), x <= 0.");
     m.def("multiply_adds", &multiply_adds, "level"_a, "rounds"_a, "Does rounds * 1024 multiply-adds in registers; what it returns means nothing.");
+    m.def("read_strings", &read_strings, "data"_a.noconvert(), "at"_a, "count"_a,
+          "Returns a GGUF file's count strings from byte at on, and where they end; None if one is not whole or not UTF-8.");
     nb::class_<Tensor>(m, "Tensor").def(nb::init<uint32_t, int64_t, int64_t, Bytes>(), "type"_a, "outputs"_a, "inputs"_a, "data"_a.noconvert());
     nb::class_<Layer>(m, "Layer").def(
         nb::init<const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&, Floats, Floats, Floats,

@@ -35,6 +35,12 @@ def multiply_adds(level: str, rounds: int) -> int:
 def exp_sum(x: Scores) -> float:
     """Returns the sum of exp(x) for x [n] <= 0, to 1e-9 of its value if one of them is 0."""
 
+def read_strings(data: Bytes, at: int, count: int) -> tuple[list[str], int] | None:
+    """Returns the `count` strings of a GGUF file that begin at byte `at`, and where they end.
+
+    None if one of them is not whole or not UTF-8.
+    """
+
 class Tensor:
     """A tensor of a model file, [outputs, inputs]; keeps `data`, its bytes, alive."""
 

@@ -11,6 +11,7 @@ from draftgraph.draft.model import ModelDrafter
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State
 from draftgraph.errors import PromptError
+from draftgraph.runner.kv import BLOCK
 from draftgraph.types import Verdict
 from support.rigs import TableRunner, hashed_logits, make_engine, run, small_model, tiny_runner
 
@@ -152,9 +153,9 @@ def test_a_prompt_that_cannot_fit_is_refused_before_it_is_queued() -> None:
 
 
 def test_the_load_is_what_is_there() -> None:
-    runner = tiny_runner(small_model("llama", seed=1), context_length=64, num_slots=2, num_cells=128)
+    runner = tiny_runner(small_model("llama", seed=1), context_length=64, num_slots=2, num_cells=8 * BLOCK)
     engine = make_engine(runner)
-    requests = [engine.submit(list(range(20)), SamplingParams(max_tokens=6), 2) for _ in range(3)]
+    requests = [engine.submit(list(range(BLOCK + 4)), SamplingParams(max_tokens=6), 2) for _ in range(3)]
     engine.step()
     load = engine.scheduler.load()
     assert (load.running, load.waiting, load.blocks_total, load.preemptions) == (2, 1, 8, 0)
@@ -166,4 +167,4 @@ def test_the_load_is_what_is_there() -> None:
     load = engine.scheduler.load()
     assert (load.running, load.waiting, load.blocks_used) == (0, 0, 0)
     assert load.blocks_cached >= 1
-    assert load.reused_tokens == 16 + 16, "the preempted request and the third"
+    assert load.reused_tokens == BLOCK + BLOCK, "the preempted request and the third"

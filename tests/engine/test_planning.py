@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -12,8 +14,11 @@ from draftgraph.draft.base import Drafter
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.draft.suffix import SuffixDrafter
+from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request
 from draftgraph.plan.cost import CostTable
+from draftgraph.plan.planner import AutoPlanner
+from draftgraph.types import TokenTree
 from support.planned import CostedRunner, PricedDrafter, Time, flat, noisy, planned_engine
 from support.rigs import ScriptDrafter, chain, follow, hashed_logits, make_engine, run, write
 
@@ -77,6 +82,53 @@ def test_a_source_that_is_never_right_is_hardly_asked() -> None:
     engine = planned_engine(runner, time, others={"liar": liar})
     write(engine, PROMPT, MAX_BUDGET, max_tokens=200)
     assert 1 <= liar.num_asked <= 30
+
+
+def test_where_no_source_pays_most_steps_are_not_planned() -> None:
+    time = Time()
+    runner = CostedRunner(LOGITS, VOCAB, flat(1.0, 0.02), time)
+    liars = {
+        name: PricedDrafter(ScriptDrafter(lambda context: chain([VOCAB - 1])), 0.05, time) for name in ("one", "other")
+    }
+    engine = planned_engine(runner, time, others=liars)
+    planned = watch_planning(engine)
+    write(engine, PROMPT, MAX_BUDGET, max_tokens=200)
+    assert planned[:20].count(True) > 10
+    assert 5 < planned[100:].count(True) < 30
+    assert all(liar.num_asked > 5 for liar in liars.values())
+
+
+def test_a_request_that_comes_ends_the_pause() -> None:
+    time = Time()
+    runner = CostedRunner(LOGITS, VOCAB, flat(1.0, 0.02), time, num_slots=2)
+    liar = PricedDrafter(ScriptDrafter(lambda context: chain([VOCAB - 1])), 0.1, time)
+    engine = planned_engine(runner, time, others={"liar": liar})
+    planned = watch_planning(engine)
+    params = SamplingParams(max_tokens=200)
+    requests = [engine.submit(PROMPT, params, MAX_BUDGET)]
+    for at in range(100, 130):
+        while len(planned) < at:
+            engine.step()
+        if planned[-3:] == [True, False, False] and len(requests) == 1:
+            requests.append(engine.submit((*PROMPT, 4), params, MAX_BUDGET))
+            engine.step()
+            assert planned[-1]
+    assert len(requests) == 2
+
+
+def watch_planning(engine: Engine) -> list[bool]:
+    """Returns a list that grows with every step by whether drafts were thought of in it."""
+    planner = engine.planner
+    assert isinstance(planner, AutoPlanner)
+    planned: list[bool] = []
+    select = planner.select
+
+    def watched(*parts: Any) -> list[TokenTree]:
+        planned.append(planner.step.planned)
+        return select(*parts)
+
+    planner.select = watched  # type: ignore[method-assign]
+    return planned
 
 
 def test_a_source_that_becomes_right_is_found_again() -> None:

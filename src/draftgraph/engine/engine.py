@@ -16,7 +16,7 @@ from draftgraph.draft.base import Drafter, root_graph
 from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.scheduler import Batch, Scheduler
 from draftgraph.errors import ParameterError, PromptError
-from draftgraph.graph.encode import encode_tree
+from draftgraph.graph.encode import bare_tree
 from draftgraph.graph.token_graph import merge
 from draftgraph.plan.planner import Expense, FixedPlanner, Planner
 from draftgraph.runner.base import Runner, commit_all
@@ -110,7 +110,7 @@ class Engine:
             return None
         context = request.context()
         nothing = replace(request.window(0, 0), complete=False)
-        tree = encode_tree(nothing, root_graph(context), [], [], [], [], [], [])
+        tree = bare_tree(nothing, root_graph(context))
         verdict = Verdict(tree, (), (), (), FinishReason.CANCELLED, np.zeros((0, 0), np.int32))
         self.drafter.observe([context], [verdict])
         return self._emit([request], [verdict], self.planner.observe([context], [verdict]))[0]

@@ -11,7 +11,7 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 
-from draftgraph.graph.encode import encode_tree
+from draftgraph.graph.encode import bare_tree, encode_tree
 from draftgraph.graph.token_graph import Edge, TokenGraph
 from draftgraph.types import TokenTree, Window
 
@@ -36,10 +36,11 @@ def select(
     choice of its size. Tokens outside the vocabulary are dropped with all that would follow them, and so is what the
     request can never write.
     """
-    unrollings = [
-        _Unrolling(i, graph, window, value) for i, (graph, window) in enumerate(zip(graphs, windows, strict=True))
-    ]
-    queue = [(-best, i) for i, unrolling in enumerate(unrollings) if (best := unrolling.best) > 0]
+    pairs = list(zip(graphs, windows, strict=True))
+    unrollings = {
+        i: _Unrolling(i, graph, window, value) for i, (graph, window) in enumerate(pairs) if graph.num_drafted
+    }
+    queue = [(-best, i) for i, unrolling in unrollings.items() if (best := unrolling.best) > 0]
     heapq.heapify(queue)
     order: list[int] = []
     gains: list[float] = []
@@ -50,8 +51,11 @@ def select(
         gains.append(-negated)
         if (best := unrollings[index].best) > 0:
             heapq.heappush(queue, (-best, index))
-    kept = order[: keep(gains)]
-    return [unrolling.tree(kept.count(i)) for i, unrolling in enumerate(unrollings)]
+    kept = order[: keep(gains)] if order else []
+    return [
+        unrollings[i].tree(kept.count(i)) if i in unrollings else bare_tree(window, graph)
+        for i, (graph, window) in enumerate(pairs)
+    ]
 
 
 class _Unrolling:

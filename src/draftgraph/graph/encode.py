@@ -32,10 +32,10 @@ def encode_tree(
     num_known = len(window.known)
     root = num_known - 1
     chain = np.arange(-1, root, dtype=np.int32)
-    offsets = np.asarray([root if parent < 0 else parent + num_known for parent in parents], np.int32)
+    offsets = [root if parent < 0 else parent + num_known for parent in parents]
     return TokenTree(
-        tokens=np.concatenate([window.known, np.asarray(tokens, np.int32)]),
-        parents=np.concatenate([chain, offsets]),
+        tokens=_joined(window.known, tokens),
+        parents=_joined(chain, offsets),
         first_row=root if window.complete else num_known,
         num_known=num_known,
         sources=((),) * num_known + tuple(sources),
@@ -44,6 +44,15 @@ def encode_tree(
         graph_nodes=(-1,) * root + (0,) + tuple(graph_nodes),
         graph=graph,
     )
+
+
+def _joined(known: IntArray, drafts: Sequence[int]) -> IntArray:
+    return np.concatenate([known, np.asarray(drafts, np.int32)]) if drafts else known
+
+
+def bare_tree(window: Window, graph: Drafted) -> TokenTree:
+    """Returns the tree of the known tokens alone."""
+    return encode_tree(window, graph, [], [], [], [], [], [])
 
 
 def depths(parents: IntArray) -> IntArray:

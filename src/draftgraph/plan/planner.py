@@ -6,6 +6,7 @@ of the batch as a whole. Nothing it decides can change a text; it only decides w
 
 from __future__ import annotations
 
+import itertools
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -21,12 +22,13 @@ from draftgraph.types import Context, TokenTree, Verdict, Window
 
 _MOST = 64  # drafts in one tree
 _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
-_PROBING = 0.01  # share of the time that may go to sources which do not pay
+_PROBING = 0.01  # share of the time that may go to sources which do not pay, and to each draft model that does not
 _GAIN_MEMORY = 24.0  # steps
 _LEAST_GAIN = 1.05  # what drafts must promise over none: the best of many uncertain estimates is one that flatters
 _CAUTION = 2.0  # how many times its price a source must be worth: a lucky guess looks like gain for a while
 _REST_RATE = 0.1  # share of each new observation
 _MOST_BURDEN = 5.0  # where clocks show more than this, they show something else
+_LONGEST_PAUSE = 8  # steps
 _CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
 
 
@@ -105,17 +107,22 @@ class _Source:
     price: float = 0.0  # seconds per request asked; 0 as long as it is not known
     credit: float = 0.0  # seconds of probing it has saved up
     probes: int = 0  # paid from that, so far: requests are probed in turn
-    gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))  # see `gain_of`
+    gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))  # see `mean_gain`
     own: dict[int, Frequency] = field(default_factory=dict)
 
     def paid(self, seconds: float) -> None:
         self.price += (seconds - self.price) * (0.1 if self.price else 1.0)
 
-    def gain_of(self, request: int) -> Frequency:
+    def mean_gain(self, request: int) -> float:
         """What it saves per step: accepted drafts, less what verifying its drafts took, in tokens without drafts."""
+        own = self.own.get(request)
+        return max(self.gain.mean, 0.0) if own is None else own.mean
+
+    def gained(self, request: int, tokens: float) -> None:
         if request not in self.own:
-            self.own[request] = Frequency(max(self.gain.mean, 0.0), 3, _GAIN_MEMORY)
-        return self.own[request]
+            self.own[request] = Frequency(self.mean_gain(request), 3, _GAIN_MEMORY)
+        self.own[request].add(tokens)
+        self.gain.add(tokens)
 
 
 @dataclass
@@ -128,6 +135,7 @@ class Step:
         read_rows, read_cells: those among them that no token is written after.
         context: mean length of the requests' texts.
         spent: seconds that the step takes beside the pass: what is usual after one, and what drafting took so far.
+        planned: whether drafts were thought of at all; if not, only `requests` is known.
     """
 
     cost: PassCost
@@ -138,6 +146,7 @@ class Step:
     read_cells: int = 0
     context: float = 0.0
     spent: float = 0.0
+    planned: bool = True
     paid: dict[str, tuple[float, frozenset[int]]] = field(default_factory=dict)  # source -> (seconds, requests asked)
     trees: Sequence[TokenTree] = ()
     began: float = 0.0  # when the planning began
@@ -189,12 +198,22 @@ class AutoPlanner:
         self._rest = [0.0, 0.0]  # seconds per request that a step takes beside its pass, without drafts and with
         self._burden = 1.0  # what asking for drafts takes in all, over what the sources take to answer
         self._models: dict[str, DraftModel] = {}
+        self._pause = 0  # steps in which nobody is asked, and nothing of a plan is made
+        self._present: frozenset[int] = frozenset()  # the requests this was found for
+        self._earned = 0.0  # seconds of passes since sources were granted a share of them
 
     def trust(self, source: str, model: DraftModel) -> None:
         """Says that `source` is a draft model, which decides by itself whether it pays."""
         self._models[source] = model
 
     def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
+        self._asked = {}
+        if self._pause and self._present.issuperset(context.request for context in contexts):
+            self._pause -= 1
+            num_writing = [window.complete for window in windows].count(True)
+            self.step = Step(self.cost, requests=num_writing, planned=False)
+            return [0] * len(windows)
+        self._pause = 0
         lengths = [len(context.tokens) for context in contexts]
         writing = [length for length, window in zip(lengths, windows, strict=True) if window.complete]
         rows = sum(len(window.known) for window in windows)
@@ -210,7 +229,6 @@ class AutoPlanner:
             spent=self._rest[False] * len(contexts),
             began=self._clock(),
         )
-        self._asked = {}
         if self._since_plain >= _CHECKED:
             return [0] * len(windows)
         return [
@@ -224,14 +242,14 @@ class AutoPlanner:
         else:
             entry = self._sources.setdefault(source, _Source())
             price = entry.price * self._burden
-            least = _CAUTION * price
-            token = self.step.token_seconds
-            wanted = [entry.gain_of(context.request).mean * token >= least for context in contexts]
-            if not any(wanted) and contexts and entry.credit >= price:
+            least = _CAUTION * price / self.step.token_seconds
+            wanted = [entry.mean_gain(context.request) >= least for context in contexts]
+            if not any(wanted) and contexts and entry.credit >= self._probe_price(entry, len(contexts)):
                 entry.credit = 0.0
                 entry.probes += 1
                 wanted[entry.probes % len(wanted)] = True
-        self._asked[source] = frozenset(context.request for context, want in zip(contexts, wanted, strict=True) if want)
+        if any(wanted):
+            self._asked[source] = frozenset(itertools.compress((context.request for context in contexts), wanted))
         return wanted
 
     def _route(self, source: str, context: Context) -> bool:
@@ -274,21 +292,13 @@ class AutoPlanner:
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> list[Expense]:
         step = self.step
         if step.trees and step.trees[0] is verdicts[0].tree:  # a request that is cancelled had no pass
-            taken = step.taken
-            self._learn_rest(self._clock() - step.began - taken, len(contexts))
-            self._since_plain = self._since_plain + 1 if any(tree.num_drafts for tree in step.trees) else 0
-            rows = sum(len(tree.tokens) for tree in step.trees)
-            cells = sum(
-                len(tree.tokens) * len(context.tokens) for tree, context in zip(step.trees, contexts, strict=True)
-            )
-            self.cost.observe(rows, cells, taken)
-            for source in self._sources.values():
-                source.credit += _PROBING * taken
-            for model in self._models.values():
-                model.earn(_PROBING * taken)
+            self._earned += step.taken
+            if step.planned:
+                self._learn_step(contexts)
         expenses = []
         for context, verdict in zip(contexts, verdicts, strict=True):
-            self._learn(context.request, verdict)
+            if step.planned:
+                self._learn(context.request, verdict)
             expenses.append(self._expense(context, verdict))
             if verdict.finish is not None:
                 self.worth.forget(context.request)
@@ -296,6 +306,34 @@ class AutoPlanner:
                 for source in self._sources.values():
                     source.own.pop(context.request, None)
         return expenses
+
+    def _learn_step(self, contexts: Sequence[Context]) -> None:
+        step = self.step
+        self._learn_rest(self._clock() - step.began - step.taken, len(contexts))
+        self._since_plain = self._since_plain + 1 if any(tree.num_drafts for tree in step.trees) else 0
+        rows = sum(len(tree.tokens) for tree in step.trees)
+        cells = sum(len(tree.tokens) * len(context.tokens) for tree, context in zip(step.trees, contexts, strict=True))
+        self.cost.observe(rows, cells, step.taken)
+        for source in self._sources.values():
+            source.credit += _PROBING * self._earned / len(self._sources)
+        for model in self._models.values():
+            model.earn(_PROBING * self._earned)
+        self._earned = 0.0
+        idle = self._sources and not self._asked and not self._models
+        self._pause = self._steps_until_a_probe(len(contexts)) if idle else 0
+        self._present = frozenset(context.request for context in contexts)
+
+    def _steps_until_a_probe(self, requests: int) -> int:
+        """Where no source pays, for how many steps none has saved enough to be tried: till then nothing changes. The
+        interpreter's work is dear right after a pass, which leaves none of it in the processor's caches."""
+        share = max(_PROBING * self.step.taken / len(self._sources), 1e-9)
+        missing = min(self._probe_price(source, requests) - source.credit for source in self._sources.values())
+        return min(max(int(missing / share), 0), _LONGEST_PAUSE)
+
+    def _probe_price(self, source: _Source, requests: int) -> float:
+        """Returns the seconds it takes to ask a source for one request's drafts: never less than what it takes to ask
+        at all, when nothing of it is in the processor's caches."""
+        return max(source.price * self._burden, (self._rest[True] - self._rest[False]) * requests)
 
     def _learn_rest(self, seconds: float, requests: int) -> None:
         """Learns from what a step took beside its pass. Drafts take more than their sources need to answer: they are
@@ -316,7 +354,7 @@ class AutoPlanner:
         graph = verdict.tree.graph
         assert isinstance(graph, TokenGraph), "the planner's trees come from token graphs"
         node = 0
-        for depth, token in enumerate(verdict.tokens, start=1):
+        for depth, token in enumerate(verdict.tokens if graph.num_drafted else (), start=1):
             edges = graph.children[node]
             for candidate, edge in edges.items():
                 self.worth.learn(request, edge.votes, depth, candidate == token)
@@ -338,7 +376,9 @@ class AutoPlanner:
 
     def _learn_gains(self, request: int, verdict: Verdict) -> None:
         """Counts for their sources what drafts brought and what they took; several that agree share both."""
-        gains = dict.fromkeys((s for s, asked in self._asked.items() if request in asked and s in self._sources), 0.0)
+        gains = {s: 0.0 for s, asked in self._asked.items() if request in asked and s in self._sources}
+        if not gains:
+            return
         for node in verdict.nodes:
             sources = verdict.tree.sources[node] if node >= 0 else ()
             for source in sources:
@@ -349,9 +389,7 @@ class AutoPlanner:
                 if source in gains:
                     gains[source] -= self.step.draft_tokens / len(sources)
         for source, gain in gains.items():
-            entry = self._sources[source]
-            entry.gain_of(request).add(gain)
-            entry.gain.add(gain)
+            self._sources[source].gained(request, gain)
 
     def _expense(self, context: Context, verdict: Verdict) -> Expense:
         together = max(self.step.requests, 1)  # requests that would share a pass without drafts too

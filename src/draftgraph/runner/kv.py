@@ -23,7 +23,7 @@ import numpy.typing as npt
 from draftgraph.errors import CapacityError
 from draftgraph.types import FloatArray
 
-BLOCK = 16
+BLOCK = 8
 
 Cells = npt.NDArray[np.intp]
 

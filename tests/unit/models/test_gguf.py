@@ -19,7 +19,9 @@ from hypothesis import strategies as st
 
 from draftgraph.errors import DraftGraphError, ModelFileError, ModelNotFoundError, UnsupportedModelError
 from draftgraph.models import gguf as module
+from draftgraph.models import gguf_part
 from draftgraph.models.gguf import GgufFile
+from draftgraph.models.gguf_part import GgufPart
 from support import tiny
 from support.children import load_in_child, needs_children
 
@@ -227,6 +229,31 @@ def test_a_sound_file_gives_every_kind_of_value(tmp_path: Path) -> None:
     assert "a" in source
     assert "c" not in source
     assert not source.blocks("a").flags.writeable
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.one_of(st.text(max_size=8), st.binary(max_size=6)), max_size=6), st.integers(0, 12), st.data())
+def test_strings_are_read_the_same_with_and_without_the_extension(
+    tmp_path_factory: pytest.TempPathFactory, texts: list[str | bytes], cut: int, data: st.DataObject
+) -> None:
+    content = raw([pair("k", ARRAY, u32(STRING) + u64(len(texts)) + b"".join(map(string, texts)))], alignment=1)
+    content = content[: len(content) - cut]
+    if data.draw(st.booleans()):
+        at = data.draw(st.integers(24, max(len(content) - 1, 24)))
+        content = content[:at] + bytes([data.draw(st.integers(0, 255))]) + content[at + 1 :]
+    path = tmp_path_factory.getbasetemp() / "strings.gguf"
+    path.write_bytes(content)
+
+    def read() -> object:
+        try:
+            return GgufPart(path).metadata
+        except DraftGraphError as error:
+            return type(error), str(error)
+
+    with pytest.MonkeyPatch.context() as patch:
+        native = read()
+        patch.setattr(gguf_part, "_native", None)
+        assert native == read()
 
 
 @pytest.mark.parametrize("version", [2, 3])

@@ -179,13 +179,15 @@ def tiny_keys(tokens: Sequence[int]) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_blocks_are_counted_as_they_are_taken() -> None:
-    runner = tiny_runner(small_model("llama", seed=1), context_length=64, num_slots=2, num_cells=128)
+    runner = tiny_runner(small_model("llama", seed=1), context_length=64, num_slots=2, num_cells=8 * BLOCK)
     slot, other = runner.open(), runner.open()
-    assert [runner.blocks_needed(slot, n) for n in (0, 1, 16, 17)] == [0, 1, 1, 2]
-    read(runner, slot, TEXT[:20])
+    assert [runner.blocks_needed(slot, n) for n in (0, 1, BLOCK, BLOCK + 1)] == [0, 1, 1, 2]
+    text = TEXT[: BLOCK + 4]
+    read(runner, slot, text)
     assert (runner.blocks.total, runner.blocks.used, runner.blocks.available) == (8, 2, 6)
-    assert [runner.blocks_needed(slot, n) for n in (0, 12, 13, 29)] == [0, 0, 1, 2]
-    assert runner.reuse(other, TEXT[:20]) == 16
+    left = BLOCK - 4
+    assert [runner.blocks_needed(slot, n) for n in (0, left, left + 1, left + BLOCK + 1)] == [0, 0, 1, 2]
+    assert runner.reuse(other, text) == BLOCK
     assert runner.blocks.used == 2
     runner.release(slot)
     runner.release(other)
