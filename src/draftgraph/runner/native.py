@@ -218,4 +218,8 @@ def _tensor(source: Source, weight: WeightName, blocks: npt.NDArray[np.uint8] | 
 
 def _vector(source: Source, weight: WeightName | None) -> FloatArray:
     """Returns a norm or a bias as the computation uses it; empty if the model has none."""
-    return np.empty(0, np.float32) if weight is None else source.load(weight.name) + np.float32(weight.offset)
+    if weight is None:
+        return np.empty(0, np.float32)
+    values = source.load(weight.name)
+    # NOTE: not without need: NumPy gives way to other threads while it adds, and does not soon get its turn again.
+    return values + np.float32(weight.offset) if weight.offset else values
