@@ -66,5 +66,7 @@ class ReducedHead:
     def spread(self, logits: FloatArray) -> FloatArray:
         """Returns [rows, vocabulary] from logits [rows, head]: -inf for tokens outside the head."""
         full = np.full((len(logits), self._vocab_size), -np.inf, np.float32)
-        full[:, self.ids[: self._num_filled]] = logits[:, : self._num_filled]
+        places = self.ids[: self._num_filled].astype(np.intp)
+        for row, values in zip(full, logits, strict=True):  # NumPy takes three times as long for all rows at once
+            row[places] = values[: self._num_filled]
         return full
