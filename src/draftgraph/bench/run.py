@@ -5,6 +5,7 @@ In: arms and prompts. Out: what each run wrote and took. It measures and judges 
 
 from __future__ import annotations
 
+import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -47,20 +48,34 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """One prompt, written by every arm and every peer."""
+    """One prompt, written by every arm, perhaps several times in turns, and by every peer.
+
+    Args:
+        turns: in each turn, an arm's name -> what it wrote.
+    """
 
     prompt: DataPrompt
-    runs: Mapping[str, Run]
+    turns: Sequence[Mapping[str, Run]]
     peers: Mapping[str, PeerRun] = field(default_factory=dict)
+
+    @property
+    def runs(self) -> dict[str, Run]:
+        """Of the runs of each arm the one with the median rate; but one that wrote another text than plain decoding, if
+        there is one."""
+        return {arm: self._typical([turn[arm] for turn in self.turns]) for arm in self.turns[0]}
 
     def rate(self, arm: str) -> float:
         """Tokens per second after the first token."""
         return self.runs[arm].rate
 
     def speedup(self, arm: str) -> float:
-        """An arm's rate over plain; 1 where no token followed the first."""
-        plain = self.rate(PLAIN)
-        return self.rate(arm) / plain if plain else 1.0
+        """An arm's rate over plain in the same turn, as both meet the machine in the same mood there; the median of all
+        turns. 1 where no token followed the first."""
+        return statistics.median(turn[arm].rate / turn[PLAIN].rate if turn[PLAIN].rate else 1.0 for turn in self.turns)
+
+    def _typical(self, runs: Sequence[Run]) -> Run:
+        plain = self.turns[0][PLAIN].completion.token_ids
+        return next((run for run in runs if run.completion.token_ids != plain), middle(runs))
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +112,7 @@ def compare(
 ) -> list[Trial]:
     """Writes each prompt `repeats` times with each arm and peer, who take turns at going first, after a warm-up of all.
 
-    Of the runs of a prompt by one of them, that with the median rate counts.
+    Of a peer's runs of a prompt, that with the median rate counts.
     """
     count = sampling.get("max_tokens", 64)
     first = as_prompt(prompts[0], raw=raw)
@@ -109,29 +124,18 @@ def compare(
     order: list[Arm | Peer] = [*arms, *peers]
     for number, prompt in enumerate(prompts):
         given = as_prompt(prompt, raw=raw)
-        runs: dict[str, list[Run]] = {arm.name: [] for arm in arms}
+        turns: list[dict[str, Run]] = []
         beside: dict[str, list[PeerRun]] = {peer.name: [] for peer in peers}
         for turn in range(number * repeats, (number + 1) * repeats):
+            turns.append({})
             for one in rotated(order, turn):
                 report(f"prompt {number + 1} of {len(prompts)} ({prompt.id}): {one.name}")
                 if isinstance(one, Arm):
-                    runs[one.name].append(write(one, given, sampling))
+                    turns[-1][one.name] = write(one, given, sampling)
                 else:
                     beside[one.name].append(one.write(arms[0].llm.prompt_ids(given), count))
-        plain = runs[PLAIN][0].completion.token_ids
-        trials.append(
-            Trial(
-                prompt,
-                {name: typical(some, plain) for name, some in runs.items()},
-                {name: middle(some) for name, some in beside.items()},
-            )
-        )
+        trials.append(Trial(prompt, turns, {name: middle(some) for name, some in beside.items()}))
     return trials
-
-
-def typical(runs: Sequence[Run], plain: Sequence[int]) -> Run:
-    """Returns the run with the median rate; but one that wrote another text than plain decoding, if there is one."""
-    return next((run for run in runs if run.completion.token_ids != plain), middle(runs))
 
 
 def middle(runs: Sequence[R]) -> R:

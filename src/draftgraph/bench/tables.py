@@ -40,7 +40,7 @@ def facts(result: Mapping[str, Any]) -> list[str]:
     """Returns what must stand beside the numbers, line by line."""
     machine, ceiling = result["machine"], result["ceiling"]
     sampling = ", ".join(f"{name} {value}" for name, value in result["sampling"].items())
-    repeated = "each once" if result["repeats"] == 1 else f"the median of {result['repeats']} runs of each"
+    repeated = "each once" if result["repeats"] == 1 else f"the median of {result['repeats']} turns"
     return [
         f"{result['model']} on {machine['cpu']}, {machine['cores']} cores; {result['commit']}",
         f"{result['prompts']} prompts, {repeated}; {sampling}",

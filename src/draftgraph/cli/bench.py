@@ -59,7 +59,7 @@ def bench(
         str | None, typer.Option("--batch", help="Also measure so many requests together, such as 1,2,4,8,16.")
     ] = None,
     repeats: Annotated[
-        int, typer.Option("--repeats", min=1, help="Write each prompt so often with each arm; the median counts.")
+        int, typer.Option("--repeats", min=1, help="Write each prompt so often with each arm, in turns; medians count.")
     ] = 1,
     peer: Annotated[
         list[str] | None, typer.Option("--peer", help=f"Run another engine beside: {' or '.join(PEERS)}.")

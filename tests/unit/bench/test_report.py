@@ -10,7 +10,7 @@ import pytest
 
 from draftgraph.bench.peer import PeerRun
 from draftgraph.bench.report import results
-from draftgraph.bench.run import BatchRun, Run, Trial, rotated, typical
+from draftgraph.bench.run import BatchRun, Run, Trial, rotated
 from draftgraph.bench.tables import Table, markdown
 from draftgraph.data import DataPrompt
 from draftgraph.engine.stats import RequestStats
@@ -31,7 +31,7 @@ def run(seconds: float, ids: tuple[int, ...] = IDS, passes: int = 10, draft: flo
 
 
 def trial(name: str, task: str, plain: float, auto: float, **auto_options: Any) -> Trial:
-    return Trial(DataPrompt(name, task, ""), {"plain": run(plain), "auto": run(auto, passes=5, **auto_options)})
+    return Trial(DataPrompt(name, task, ""), [{"plain": run(plain), "auto": run(auto, passes=5, **auto_options)}])
 
 
 TRIALS = (
@@ -67,7 +67,7 @@ def test_plain_compared_with_itself_neither_wins_nor_loses() -> None:
 
 
 def test_a_text_of_one_token_counts_as_neither_faster_nor_slower() -> None:
-    short = Trial(TRIALS[0].prompt, {arm: run(0.0, (1,), passes=0) for arm in ("plain", "auto")})
+    short = Trial(TRIALS[0].prompt, [{arm: run(0.0, (1,), passes=0) for arm in ("plain", "auto")}])
     row = results([short], {})["arms"]["auto"]
     assert (row["speedup"], row["ms_per_pass"], row["mean_budget"]) == (1.0, 0.0, 0.0)
 
@@ -116,11 +116,22 @@ def test_every_arm_is_once_first_and_none_always_follows_the_same_other() -> Non
     assert {order[order.index("a") - 1] for order in orders if order[0] != "a"} == {"b", "c"}
 
 
+def in_turns(*turns: tuple[Run, Run]) -> Trial:
+    return Trial(TRIALS[0].prompt, [{"plain": plain, "auto": auto} for plain, auto in turns])
+
+
 def test_of_several_runs_the_median_counts_unless_one_wrote_another_text() -> None:
     runs = [run(seconds) for seconds in (5.0, 1.0, 2.0, 30.0, 4.0)]
-    assert typical(runs, IDS) is runs[4]
+    assert in_turns(*((one, one) for one in runs)).runs == {"plain": runs[4], "auto": runs[4]}
     other = run(1.0, ids=(*IDS[:-1], 99))
-    assert typical([*runs, other], IDS) is other
+    assert in_turns(*((one, one) for one in runs), (run(1.0), other)).runs["auto"] is other
+
+
+def test_speeds_are_compared_within_a_turn() -> None:
+    """The machine was three times as fast in one turn, and for the second half of another."""
+    trial = in_turns((run(6.0), run(6.0)), (run(6.0), run(2.0)), (run(2.0), run(2.0)))
+    assert trial.speedup("auto") == 1.0
+    assert trial.rate("auto") / trial.rate("plain") == 3.0
 
 
 def test_the_markdown_has_every_arm_task_and_fact() -> None:
@@ -136,7 +147,7 @@ def test_the_markdown_has_every_arm_task_and_fact() -> None:
         "a CPU",
         "v1-2-gabc",
         "seed 3",
-        "the median of 3 runs",
+        "the median of 3 turns",
         "identical: yes",
         "2000.0 tokens/s",
     ):
