@@ -13,6 +13,7 @@ from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.engine.stats import RequestStats
 from draftgraph.errors import ClosedError, DraftGraphError, ParameterError, PromptError
 from draftgraph.llm import LLM, Completion
+from draftgraph.runner.kv import BLOCK
 from draftgraph.types import Delta, FinishReason
 from support.rigs import ScriptDrafter, follow
 from support.tiny import tiny_config, write_gguf
@@ -231,7 +232,7 @@ def test_a_small_cache_changes_no_text(model: Path) -> None:
         for _ in range(2):
             assert [done.token_ids for done in small.generate(prompts, **options)] == wanted
         load = small.engine.scheduler.load()
-    assert (load.blocks_total, load.blocks_used) == (10, 0)
+    assert (load.blocks_total, load.blocks_used) == (160 // BLOCK, 0)
     assert load.preemptions > 0
     assert load.reused_tokens > 0
 
