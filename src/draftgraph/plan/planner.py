@@ -17,13 +17,13 @@ from draftgraph.config import MAX_BUDGET
 from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.plan.cost import PassCost, best_count
-from draftgraph.plan.worth import Frequency, Worth
+from draftgraph.plan.source import Source
+from draftgraph.plan.worth import Worth
 from draftgraph.types import Context, TokenTree, Verdict, Window
 
 _MOST = 64  # drafts in one tree
 _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified still teaches
 _PROBING = 0.01  # share of the time that may go to sources which do not pay, and to each draft model that does not
-_GAIN_MEMORY = 24.0  # steps
 _LEAST_GAIN = 1.05  # what drafts must promise over none: the best of many uncertain estimates is one that flatters
 _CAUTION = 2.0  # how many times its price a source must be worth: a lucky guess looks like gain for a while
 _REST_RATE = 0.1  # share of each new observation
@@ -100,31 +100,6 @@ class FixedPlanner:
         return [Expense() for _ in contexts]
 
 
-@dataclass(slots=True)
-class _Source:
-    """What is known of one source: its price, and what it brings to each request and to all of them."""
-
-    price: float = 0.0  # seconds per request asked; 0 as long as it is not known
-    credit: float = 0.0  # seconds of probing it has saved up
-    probes: int = 0  # paid from that, so far: requests are probed in turn
-    gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))  # see `mean_gain`
-    own: dict[int, Frequency] = field(default_factory=dict)
-
-    def paid(self, seconds: float) -> None:
-        self.price += (seconds - self.price) * (0.1 if self.price else 1.0)
-
-    def mean_gain(self, request: int) -> float:
-        """What it saves per step: accepted drafts, less what verifying its drafts took, in tokens without drafts."""
-        own = self.own.get(request)
-        return max(self.gain.mean, 0.0) if own is None else own.mean
-
-    def gained(self, request: int, tokens: float) -> None:
-        if request not in self.own:
-            self.own[request] = Frequency(self.mean_gain(request), 3, _GAIN_MEMORY)
-        self.own[request].add(tokens)
-        self.gain.add(tokens)
-
-
 @dataclass
 class Step:
     """One step while it is planned.
@@ -191,7 +166,7 @@ class AutoPlanner:
         self.worth = Worth()
         self.step = Step(cost)
         self._clock = clock
-        self._sources: dict[str, _Source] = {}
+        self._sources: dict[str, Source] = {}
         self._asked: dict[str, frozenset[int]] = {}
         self._reach: dict[int, int] = {}  # request -> drafts it is asked for
         self._since_plain = 0  # steps
@@ -240,7 +215,7 @@ class AutoPlanner:
         if source in self._models:
             wanted = [self._route(source, context) for context in contexts]
         else:
-            entry = self._sources.setdefault(source, _Source())
+            entry = self._sources.setdefault(source, Source())
             price = entry.price * self._burden
             least = _CAUTION * price / self.step.token_seconds
             wanted = [entry.mean_gain(context.request) >= least for context in contexts]
@@ -330,7 +305,7 @@ class AutoPlanner:
         missing = min(self._probe_price(source, requests) - source.credit for source in self._sources.values())
         return min(max(int(missing / share), 0), _LONGEST_PAUSE)
 
-    def _probe_price(self, source: _Source, requests: int) -> float:
+    def _probe_price(self, source: Source, requests: int) -> float:
         """Returns the seconds it takes to ask a source for one request's drafts: never less than what it takes to ask
         at all, when nothing of it is in the processor's caches."""
         return max(source.price * self._burden, (self._rest[True] - self._rest[False]) * requests)

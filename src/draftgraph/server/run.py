@@ -66,7 +66,10 @@ def serve(app: FastAPI, bound: socket.socket, announce: Callable[[], None]) -> N
     """
     gc.collect()
     gc.freeze()  # what was loaded stays, and to look through all of it for garbage takes 50 milliseconds of all
-    asyncio.run(build_server(app, announce).serve(sockets=[bound]))
+    try:
+        asyncio.run(build_server(app, announce).serve(sockets=[bound]))
+    finally:
+        gc.unfreeze()
 
 
 def build_server(app: FastAPI, announce: Callable[[], None]) -> Server:
