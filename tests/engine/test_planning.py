@@ -17,6 +17,7 @@ from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request
 from draftgraph.plan.cost import CostTable
+from draftgraph.plan.growth import ModelGrowth
 from draftgraph.plan.planner import AutoPlanner
 from draftgraph.types import TokenTree
 from support.planned import CostedRunner, PricedDrafter, Time, flat, noisy, planned_engine
@@ -114,6 +115,28 @@ def test_a_request_that_comes_ends_the_pause() -> None:
             engine.step()
             assert planned[-1]
     assert len(requests) == 2
+
+
+@pytest.mark.parametrize(("size", "most"), [(1, 1.0), (2, 0.3)])
+def test_a_batch_that_a_draft_model_does_not_pay_for_is_seldom_thought_about(
+    size: int, most: float, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = Time()
+    runner = CostedRunner(LOGITS, VOCAB, flat(1.0, 0.02), time, num_slots=size)
+    useless = CostedRunner(noisy(LOGITS, 1.0), VOCAB, flat(0.5), time, num_slots=size)
+    engine = planned_engine(runner, time, models={"model": useless})
+    thought = 0
+    best_requests = ModelGrowth._best_requests
+
+    def counted(*parts: Any) -> set[int]:
+        nonlocal thought
+        thought += 1
+        return best_requests(*parts)
+
+    monkeypatch.setattr(ModelGrowth, "_best_requests", counted)
+    requests = [engine.submit((*PROMPT, i), SamplingParams(max_tokens=120), MAX_BUDGET) for i in range(size)]
+    run(engine, *requests)
+    assert most / 3 < thought / 120 < most
 
 
 def watch_planning(engine: Engine) -> list[bool]:

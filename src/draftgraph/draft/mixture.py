@@ -36,8 +36,6 @@ class MixtureDrafter:
         if any(budgets):
             for source, member in self.members.items():
                 wanted = self._advice.wants(source, contexts)
-                if not any(wanted):
-                    continue
                 asked = [i for i, (budget, want) in enumerate(zip(budgets, wanted, strict=True)) if budget and want]
                 if not asked:
                     continue

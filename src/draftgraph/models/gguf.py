@@ -75,17 +75,13 @@ class GgufFile:
             part.drop_pages()
 
     def load(self, name: str) -> FloatArray:
-        """Returns float32 values; read-only where the file has them as such.
-
-        Raises:
-            UnsupportedModelError: a type that is not numbers to compute with.
-        """
+        """Returns a float32 copy. Raises UnsupportedModelError for types that are not numbers to compute with."""
         from gguf import GGMLQuantizationType
         from gguf.quants import dequantize
 
         tensor = self._tensors[name]
         if tensor.type_id == GGMLQuantizationType.F32:
-            return np.require(tensor.data.view("<f4"), np.float32, "A").reshape(tensor.shape)
+            return tensor.data.view("<f4").astype(np.float32).reshape(tensor.shape)
         if tensor.type_id == GGMLQuantizationType.F64:
             with np.errstate(over="ignore"):
                 return tensor.data.view("<f8").astype(np.float32).reshape(tensor.shape)

@@ -17,7 +17,7 @@ from draftgraph.types import Context
 
 _MOST_ROWS = 16  # nodes in one pass of the draft model
 _LEAST_GUESS = 0.1  # belief below which paths are not looked at
-_REST = 8  # steps for which a batch is not thought about after one in which nobody was worth it
+_PAUSE = 8  # steps for which a batch is not thought about after one in which nobody was worth it
 _HORIZON = 128  # tokens over which reading a prompt with the draft model is spread
 
 
@@ -40,7 +40,7 @@ class ModelGrowth:
         self._depth = depth
         self._credit = 0.0  # seconds saved up for probing
         self._probing = False
-        self._rest = 0  # steps
+        self._pause = 0  # steps
         self._contexts: Sequence[Context] = ()
         self._levels = 0
         self._spent = 0.0
@@ -48,8 +48,8 @@ class ModelGrowth:
         planner.trust(source, self)
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
-        if self._rest and len(contexts) > 1 and not self._probing:
-            self._rest -= 1
+        if self._pause and len(contexts) > 1 and not self._probing:
+            self._pause -= 1
             return [False] * len(contexts)
         step = self._planner.step
         base = self._cost.seconds(1, int(step.context))
@@ -65,7 +65,7 @@ class ModelGrowth:
         self._reading = any(self._catch_up(behind[i]) for i in chosen)
         self._levels = 1
         self._spend(len(chosen))
-        self._rest = 0 if chosen else _REST
+        self._pause = 0 if chosen else _PAUSE
         return [i in chosen for i in range(len(contexts))]
 
     def guesses(self, context: Context, earlier: Sequence[TokenGraph]) -> list[tuple[int, ...]]:

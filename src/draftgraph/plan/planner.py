@@ -329,7 +329,7 @@ class AutoPlanner:
         graph = verdict.tree.graph
         assert isinstance(graph, TokenGraph), "the planner's trees come from token graphs"
         node = 0
-        for depth, token in enumerate(verdict.tokens if graph.num_drafted else (), start=1):
+        for depth, token in enumerate(verdict.tokens, start=1):
             edges = graph.children[node]
             for candidate, edge in edges.items():
                 self.worth.learn(request, edge.votes, depth, candidate == token)
@@ -352,8 +352,6 @@ class AutoPlanner:
     def _learn_gains(self, request: int, verdict: Verdict) -> None:
         """Counts for their sources what drafts brought and what they took; several that agree share both."""
         gains = {s: 0.0 for s, asked in self._asked.items() if request in asked and s in self._sources}
-        if not gains:
-            return
         for node in verdict.nodes:
             sources = verdict.tree.sources[node] if node >= 0 else ()
             for source in sources:

@@ -14,7 +14,7 @@ _GAIN_MEMORY = 24.0  # steps
 
 @dataclass(slots=True)
 class Source:
-    """One source; see above."""
+    """Owns what is known of one source."""
 
     price: float = 0.0  # seconds per request asked; 0 as long as it is not known
     credit: float = 0.0  # seconds of probing it has saved up

@@ -220,6 +220,7 @@ def _vector(source: Source, weight: WeightName | None) -> FloatArray:
     """Returns a norm or a bias as the computation uses it; empty if the model has none."""
     if weight is None:
         return np.empty(0, np.float32)
-    values = source.load(weight.name)
-    # NOTE: not without need: NumPy gives way to other threads while it adds, and does not soon get its turn again.
-    return values + np.float32(weight.offset) if weight.offset else values
+    # NOTE: no copy without need: NumPy gives way to other threads in it, and does not soon get its turn again.
+    is_plain = source.type_name(weight.name) == "F32"
+    values = source.blocks(weight.name).view("<f4").reshape(-1) if is_plain else source.load(weight.name)
+    return np.require(values + np.float32(weight.offset) if weight.offset else values, np.float32, "A")

@@ -65,7 +65,7 @@ def serve(app: FastAPI, bound: socket.socket, announce: Callable[[], None]) -> N
         announce: called when requests are answered.
     """
     gc.collect()
-    gc.freeze()  # what was loaded stays, and to look through all of it for garbage takes 50 milliseconds of all
+    gc.freeze()  # what was loaded stays: looking through it for garbage would hold everybody up, for 50 ms
     try:
         asyncio.run(build_server(app, announce).serve(sockets=[bound]))
     finally:
