@@ -163,6 +163,7 @@ Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64
 NB_MODULE(_native, m) {
     m.doc() = "The C++ core of DraftGraph.";
     nb::exception<BadMatrix>(m, "BadMatrixError", PyExc_ValueError);
+    nb::exception<BadLevel>(m, "BadLevelError", PyExc_ValueError);
     m.def("cpu_features", &cpu_feature_names, "Returns the names of the vector extensions that this CPU and its operating system offer.");
     m.def("compiler", &compiler_name, "Returns the compiler that built this extension, with its version.");
     m.def("kernel_levels", &kernel_levels, "Returns the names of the kernel levels that this CPU can run, fastest first.");

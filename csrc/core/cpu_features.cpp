@@ -3,18 +3,9 @@
 #include <array>
 #include <cstdint>
 
-#if defined(__x86_64__) || defined(_M_X64) || defined(__i386__) || defined(_M_IX86)
+#if defined(__x86_64__) || defined(__i386__)
 #define DRAFTGRAPH_X86 1
-#if defined(_MSC_VER)
-#include <intrin.h>
-#else
 #include <cpuid.h>
-#endif
-#endif
-
-#if defined(__arm__) && defined(__linux__)
-#include <asm/hwcap.h>
-#include <sys/auxv.h>
 #endif
 
 namespace draftgraph {
@@ -29,30 +20,15 @@ struct Registers {
 // All zero where the CPU does not know the leaf.
 Registers cpuid(std::uint32_t leaf, std::uint32_t subleaf) {
     Registers r;
-#if defined(_MSC_VER)
-    std::array<int, 4> out{};
-    __cpuid(out.data(), 0);
-    if (static_cast<std::uint32_t>(out[0]) < leaf) return r;
-    __cpuidex(out.data(), static_cast<int>(leaf), static_cast<int>(subleaf));
-    r.eax = static_cast<std::uint32_t>(out[0]);
-    r.ebx = static_cast<std::uint32_t>(out[1]);
-    r.ecx = static_cast<std::uint32_t>(out[2]);
-    r.edx = static_cast<std::uint32_t>(out[3]);
-#else
     __get_cpuid_count(leaf, subleaf, &r.eax, &r.ebx, &r.ecx, &r.edx);
-#endif
     return r;
 }
 
 // XCR0: which registers the operating system saves. Only valid where cpuid reports OSXSAVE.
 std::uint64_t saved_registers() {
-#if defined(_MSC_VER)
-    return _xgetbv(0);
-#else
     std::uint32_t low = 0, high = 0;
     __asm__ volatile("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
     return (static_cast<std::uint64_t>(high) << 32) | low;
-#endif
 }
 
 bool bit(std::uint32_t word, int index) { return ((word >> index) & 1u) != 0; }
@@ -81,23 +57,6 @@ CpuFeatures detect() {
     f.avx512bw = bit(extended.ebx, 30);
     f.avx512vl = bit(extended.ebx, 31);
     f.avx512_vnni = bit(extended.ecx, 11);
-    f.avx512_bf16 = bit(more.eax, 5);
-    return f;
-}
-
-#elif defined(__aarch64__) || defined(_M_ARM64)
-
-CpuFeatures detect() {
-    CpuFeatures f;
-    f.neon = true;  // part of the baseline of 64-bit ARM
-    return f;
-}
-
-#elif defined(__arm__) && defined(__linux__)
-
-CpuFeatures detect() {
-    CpuFeatures f;
-    f.neon = (getauxval(AT_HWCAP) & HWCAP_NEON) != 0;
     return f;
 }
 
@@ -119,7 +78,7 @@ std::vector<std::string> cpu_feature_names() {
         const char* name;
         bool CpuFeatures::*present;
     };
-    static constexpr std::array<Named, 10> kNamed{{
+    static constexpr std::array<Named, 8> kNamed{{
         {"avx2", &CpuFeatures::avx2},
         {"fma", &CpuFeatures::fma},
         {"f16c", &CpuFeatures::f16c},
@@ -128,8 +87,6 @@ std::vector<std::string> cpu_feature_names() {
         {"avx512bw", &CpuFeatures::avx512bw},
         {"avx512vl", &CpuFeatures::avx512vl},
         {"avx512_vnni", &CpuFeatures::avx512_vnni},
-        {"avx512_bf16", &CpuFeatures::avx512_bf16},
-        {"neon", &CpuFeatures::neon},
     }};
     std::vector<std::string> names;
     for (const Named& named : kNamed) {
@@ -143,8 +100,6 @@ std::string compiler_name() {
     return "Clang " __clang_version__;
 #elif defined(__GNUC__)
     return "GCC " __VERSION__;
-#elif defined(_MSC_VER)
-    return "MSVC " + std::to_string(_MSC_FULL_VER);
 #else
     return "an unknown compiler";
 #endif

@@ -17,8 +17,6 @@ struct CpuFeatures {
     bool avx512bw = false;
     bool avx512vl = false;
     bool avx512_vnni = false;
-    bool avx512_bf16 = false;
-    bool neon = false;
 };
 
 // Asks the CPU on the first call; later calls return the same object. Thread-safe.

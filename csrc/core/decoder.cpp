@@ -1,5 +1,6 @@
 #include "core/decoder.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 
@@ -28,13 +29,14 @@ struct Decoder::Call {
     const int32_t* positions;
     const int32_t* offsets;
     const int32_t* cells;
-    std::vector<int64_t> wanted;
+    const int64_t* wanted;     // which rows have logits, in rising order
+    int64_t num_wanted;
     float* logits;
     float *x, *delta, *qkv, *attended, *ffn;
     Space& space;
     bool alone;       // no other thread prepares rows in this space
     int index, size;  // this thread among those that share the rows
-    float* scores;    // the thread's own
+    float *scores, *edge;  // the thread's own
 };
 
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
@@ -48,8 +50,9 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
     check(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0, "query heads that do not divide among the key heads");
     check(s.num_layers == static_cast<int64_t>(layers.size()), "a number of layers that is not the shape's");
     check(embedding.inputs == s.hidden && embedding.outputs >= s.vocab, "an embedding of another shape");
-    check(embedding.bytes == static_cast<size_t>(embedding.outputs) * static_cast<size_t>(s.hidden / type_info(embedding.type).block) *
-                                 type_info(embedding.type).block_bytes, "an embedding with another number of bytes");
+    check(s.hidden % type_info(embedding.type).block == 0 &&
+              embedding.bytes == static_cast<size_t>(embedding.outputs) * row_bytes(embedding.type, s.hidden), "an embedding with another number of bytes");
+    check(s.rope_dim >= 0 && s.rope_dim % 2 == 0 && s.rope_dim <= s.head_dim, "a rotation that is wider than a head");
     check(static_cast<int64_t>(final_norm_.size()) == s.hidden, "a final norm of another size");
     const auto is_table = [&](const RopeTable& t) {
         return static_cast<int64_t>(t.cos.size()) == s.num_positions * s.rope_dim / 2 && t.cos.size() == t.sin.size();
@@ -110,8 +113,7 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
 void Decoder::pack(const std::vector<Job>& jobs) {
     for (const Job& job : jobs)
         team_->run([&](int index) {
-            const TypeInfo& info = type_info(job.type);
-            const size_t tile_rows = static_cast<size_t>(kTile * (job.matrix->inputs / info.block)) * info.block_bytes;
+            const size_t tile_rows = kTile * row_bytes(job.type, job.matrix->inputs);
             const Share share(job.matrix->tiles(), index, team_->size());
             for (int64_t t = share.begin; t < share.end; ++t) pack_any(*job.matrix, job.type, t, job.data + static_cast<size_t>(t) * tile_rows);
         });
@@ -123,9 +125,7 @@ void Decoder::pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows
 }
 
 void Decoder::set_head_tile(int64_t tile, const uint8_t* rows, size_t bytes) {
-    const TypeInfo& info = type_info(head_type_);
-    check(tile >= 0 && tile < head_.tiles() && bytes == static_cast<size_t>(kTile * (head_.inputs / info.block)) * info.block_bytes,
-          "not a tile of the head");
+    check(tile >= 0 && tile < head_.tiles() && bytes == kTile * row_bytes(head_type_, head_.inputs), "not a tile of the head");
     pack_any(head_, head_type_, tile, rows);
 }
 
@@ -148,6 +148,8 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
     grow(qkv_, rows * qkv);
     grow(attended_, rows * heads);
     grow(ffn_, rows * 2 * padded(s.intermediate));
+    grow(edge_, rows * kTile);
+    grow(wanted_, rows);
     grow(scores_, static_cast<int64_t>(team_->size()) * 8 * longest);
     spaces_.resize(static_cast<size_t>(team_->size()));
     const int64_t each = own_rows(rows) ? (rows + team_->size() - 1) / team_->size() : rows;
@@ -215,16 +217,14 @@ void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer
 // out [rows][stride] = x · mᵀ for this thread's tiles.
 void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride) {
     const Share share(m.tiles(), c.index, c.size);
-    k_.gemm(m, input_for(c.space, m), c.rows, out, stride, share.begin, share.end);
+    k_.gemm(m, input_for(c.space, m), c.rows, out + share.begin * kTile, stride, share.begin, share.end);
 }
 
-// Normalises the residual stream's rows, or those at `places`, for what reads them next. Ends as `quantize` does.
-void Decoder::norm_rows(Call& c, const std::vector<float>& weight, const int64_t* places) {
+// Normalises the residual stream's rows for what reads them next. Ends as `quantize` does.
+void Decoder::norm_rows(Call& c, const std::vector<float>& weight) {
     const Share share = c.alone ? Share(c.rows, 0, 1) : Share(c.rows, c.index, c.size);
-    for (int64_t i = share.begin; i < share.end; ++i) {
-        const int64_t r = places ? places[i] : i;
-        k_.rms_norm(c.x + r * padded(shape_.hidden), weight.data(), shape_.norm_eps, shape_.hidden, c.space.normed.data() + i * shape_.hidden);
-    }
+    for (int64_t r = share.begin; r < share.end; ++r)
+        k_.rms_norm(c.x + r * padded(shape_.hidden), weight.data(), shape_.norm_eps, shape_.hidden, c.space.normed.data() + r * shape_.hidden);
     if (!c.alone) sync(c);
 }
 
@@ -301,6 +301,18 @@ void Decoder::add_rows(Call& c, const Matrix& m, const std::vector<float>& post_
     sync(c);
 }
 
+// Leaves only the rows that have logits: above the last layer's keys and values nobody reads the others. Ends with a barrier.
+void Decoder::drop_unwanted(Call& c) {
+    if (c.num_wanted == c.rows) return;
+    const int64_t stride = padded(shape_.hidden), heads = shape_.num_heads * shape_.head_dim;
+    for (int64_t i = 0; c.index == 0 && i < c.num_wanted; ++i) {
+        std::memmove(c.x + i * stride, c.x + c.wanted[i] * stride, sizeof(float) * static_cast<size_t>(stride));
+        std::memmove(c.attended + i * heads, c.attended + c.wanted[i] * heads, sizeof(float) * static_cast<size_t>(heads));
+    }
+    sync(c);
+    c.rows = c.num_wanted;
+}
+
 void Decoder::layer_pass(Call& c, int64_t layer) {
     const Shape& s = shape_;
     const Layer& l = layers_[static_cast<size_t>(layer)];
@@ -313,6 +325,8 @@ void Decoder::layer_pass(Call& c, int64_t layer) {
     multiply(c, l.v, c.qkv + q_pad + kv_pad, qkv_stride);
     sync(c);
     attention(c, layer);
+    if (layer == s.num_layers - 1) drop_unwanted(c);
+    if (c.rows == 0) return;
     quantize(c, c.attended, s.num_heads * s.head_dim, {&l.o});
     multiply(c, l.o, c.delta, stride);
     add_rows(c, l.o, l.vectors.post_attn_norm);
@@ -336,21 +350,19 @@ void Decoder::layer_pass(Call& c, int64_t layer) {
     add_rows(c, l.down, l.vectors.post_ffn_norm);
 }
 
-// The logits of the rows that are wanted.
-void Decoder::head_pass(Call c) {
+// The logits of the rows that are left.
+void Decoder::head_pass(Call& c) {
     const Shape& s = shape_;
-    c.rows = static_cast<int64_t>(c.wanted.size());
-    norm_rows(c, final_norm_, c.wanted.data());
+    norm_rows(c, final_norm_);
     quantize(c, c.space.normed.data(), s.hidden, {&head_});
     const Share tiles(head_.tiles(), c.index, c.size);
     const int64_t whole = s.head / kTile;  // tiles that end inside a row of logits
     const Activations& a = input_for(c.space, head_);
-    k_.gemm(head_, a, c.rows, c.logits, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
+    k_.gemm(head_, a, c.rows, c.logits + tiles.begin * kTile, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
     if (tiles.end > whole) {  // the last tile is wider than what is left of the row
-        std::vector<float> part(static_cast<size_t>(c.rows * kTile));
-        k_.gemm(head_, a, c.rows, part.data() - whole * kTile, kTile, whole, whole + 1);
+        k_.gemm(head_, a, c.rows, c.edge, kTile, whole, whole + 1);
         for (int64_t r = 0; r < c.rows; ++r)
-            std::memcpy(c.logits + r * s.head + whole * kTile, part.data() + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
+            std::memcpy(c.logits + r * s.head + whole * kTile, c.edge + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
     }
 }
 
@@ -369,27 +381,34 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
     const bool own = own_rows(rows), apart = alone(rows);
     const int64_t stride = padded(s.hidden), heads = s.num_heads * s.head_dim, ffn = padded(s.intermediate);
     const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
-    const size_t row_bytes = embedding_.bytes / static_cast<size_t>(embedding_.outputs);
+    const size_t embedding_bytes = row_bytes(embedding_.type, s.hidden);
     const size_t room = scores_.size() / static_cast<size_t>(team_->size());
+    const int sharers = own ? 1 : team_->size(), groups = own ? team_->size() : 1;
+    int64_t* next = wanted_.data();
+    for (int group = 0; group < groups; ++group) {
+        const Share mine(rows, group, groups);
+        for (int64_t r = mine.begin; r < mine.end; ++r)
+            if (wanted[r]) *next++ = r - mine.begin;
+    }
     team_->run([&](int index) {
-        const Share mine = own ? Share(rows, index, team_->size()) : Share(rows, 0, 1);
+        const Share mine(rows, own ? index : 0, groups);
         const int64_t first = mine.begin;
-        Call c{mine.end - first, tokens + first, positions + first, offsets + first, cells, {}, logits,
+        const auto is_wanted = [](uint8_t flag) { return flag != 0; };
+        const int64_t before = std::count_if(wanted, wanted + first, is_wanted);
+        Call c{mine.end - first, tokens + first, positions + first, offsets + first, cells, wanted_.data() + before,
+               std::count_if(wanted + first, wanted + mine.end, is_wanted), logits + before * s.head,
                x_.data() + first * stride, delta_.data() + first * stride, qkv_.data() + first * qkv, attended_.data() + first * heads,
-               ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(apart ? index : 0)], apart, own ? 0 : index, own ? 1 : team_->size(),
-               scores_.data() + static_cast<size_t>(index) * room};
-        for (int64_t r = 0; r < first; ++r) c.logits += wanted[r] ? s.head : 0;
-        for (int64_t r = 0; r < c.rows; ++r)
-            if (wanted[first + r]) c.wanted.push_back(r);
+               ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(apart ? index : 0)], apart, own ? 0 : index, sharers,
+               scores_.data() + static_cast<size_t>(index) * room, edge_.data() + first * kTile};
         const Share read(c.rows, c.index, c.size);
         for (int64_t r = read.begin; r < read.end; ++r) {
             float* x = c.x + r * stride;
-            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(c.tokens[r]) * row_bytes, s.hidden, x);
+            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(c.tokens[r]) * embedding_bytes, s.hidden, x);
             for (int64_t i = 0; s.embedding_scale != 1 && i < s.hidden; ++i) x[i] *= s.embedding_scale;
         }
         sync(c);
         for (int64_t layer = 0; layer < s.num_layers; ++layer) layer_pass(c, layer);
-        if (!c.wanted.empty()) head_pass(c);
+        if (c.rows > 0) head_pass(c);
     });
 }
 

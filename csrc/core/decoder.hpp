@@ -122,12 +122,13 @@ private:
     static const Activations& input_for(const Space& space, const Matrix& m);
     void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers);
     void multiply(Call& c, const Matrix& m, float* out, int64_t stride);
-    void norm_rows(Call& c, const std::vector<float>& weight, const int64_t* places = nullptr);
+    void norm_rows(Call& c, const std::vector<float>& weight);
     void rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* k) const;
     void attention(Call& c, int64_t layer);
     void add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm);
+    void drop_unwanted(Call& c);
     void layer_pass(Call& c, int64_t layer);
-    void head_pass(Call c);
+    void head_pass(Call& c);
     uint16_t* cell_keys(int64_t layer) { return keys_[static_cast<size_t>(layer)].get(); }
     uint16_t* cell_values(int64_t layer) { return values_[static_cast<size_t>(layer)].get(); }
 
@@ -141,7 +142,8 @@ private:
     std::vector<float> final_norm_;
     RopeTable rope_, local_rope_;
     std::vector<std::unique_ptr<uint16_t[]>> keys_, values_;  // per layer [cells][kv_heads][head_dim]
-    std::vector<float> x_, delta_, qkv_, attended_, ffn_, scores_;
+    std::vector<float> x_, delta_, qkv_, attended_, ffn_, scores_, edge_;
+    std::vector<int64_t> wanted_;  // rows with logits, counted within each group of threads that share rows
     std::vector<Space> spaces_;  // one per thread
 };
 

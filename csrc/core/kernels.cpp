@@ -1,7 +1,5 @@
 #include "core/kernels.hpp"
 
-#include <stdexcept>
-
 #include "core/cpu_features.hpp"
 
 namespace draftgraph {
@@ -32,7 +30,7 @@ const Kernels& kernels(const std::string& level) {
         if (level.empty() || level == table->name) return *table;
         names += names.empty() ? table->name : std::string(", ") + table->name;
     }
-    throw std::runtime_error("kernel level '" + level + "' cannot run here; this CPU can run " + names);
+    throw BadLevel("kernel level '" + level + "' cannot run here; this CPU can run " + names);
 }
 
 std::vector<std::string> kernel_levels() {

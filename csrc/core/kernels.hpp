@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -11,16 +12,21 @@
 
 namespace draftgraph {
 
+// A kernel level that does not exist or cannot run here; Python turns it into a typed error.
+struct BadLevel : std::runtime_error {
+    using std::runtime_error::runtime_error;
+};
+
 struct Kernels {
     const char* name;
 
-    // out[r][16 t + o] for tiles [begin, end) and all rows; `stride` is the length of an output row, ≥ 16 · tiles.
+    // out[r][16 (t - begin) + o] for tiles [begin, end) and all rows; `stride` is the length of an output row.
     void (*gemm)(const Matrix& w, const Activations& a, int64_t rows, float* out, int64_t stride, int64_t begin, int64_t end);
 
     // Fills the buffers of `a` for blocks [begin, end) of one row; `block` is 32 or 256.
     void (*quantize)(const float* x, int block, Activations& a, int64_t row, int64_t begin, int64_t end);
 
-    // out = x / rms(x) · weight, n a multiple of 1.
+    // out = x / rms(x) · weight, any n.
     void (*rms_norm)(const float* x, const float* weight, float eps, int64_t n, float* out);
 
     // gate = silu(gate) · up, in place.
@@ -52,8 +58,7 @@ struct Kernels {
 };
 
 // The fastest table this CPU can run, or the one that is named: "avx512vnni", "avxvnni", "avx2",
-// "portable". Throws std::runtime_error if
-// the name is unknown or the CPU cannot run it.
+// "portable", in builds for tests "avxvnni-evex". Throws BadLevel if the name is unknown or the CPU cannot run it.
 const Kernels& kernels(const std::string& level);
 
 // The names of the tables this CPU can run, fastest first.

@@ -24,7 +24,7 @@ void Linear::multiply(int64_t rows, const float* x, float* out) {
         for (int64_t r = mine.begin; block > 1 && r < mine.end; ++r) k_.quantize(x + r * n, block, a, r, 0, n / block);
         team_->sync();
         const Share tiles(matrix_.tiles(), index, team_->size());
-        k_.gemm(matrix_, a, rows, padded.data(), stride, tiles.begin, tiles.end);
+        k_.gemm(matrix_, a, rows, padded.data() + tiles.begin * kTile, stride, tiles.begin, tiles.end);
     });
     for (int64_t r = 0; r < rows; ++r)
         std::memcpy(out + r * matrix_.outputs, padded.data() + r * stride, sizeof(float) * static_cast<size_t>(matrix_.outputs));

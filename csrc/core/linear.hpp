@@ -1,4 +1,4 @@
-// One matrix by itself: what the decoder does to it, for tests and measurements.
+// One matrix by itself: what the decoder does to it, for tests.
 #pragma once
 
 #include <string>

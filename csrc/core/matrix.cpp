@@ -193,6 +193,11 @@ const TypeInfo& type_info(Type type) {
     throw BadMatrix("tensor type " + std::to_string(static_cast<uint32_t>(type)) + " is not supported");
 }
 
+size_t row_bytes(Type type, int64_t inputs) {
+    const TypeInfo& info = type_info(type);
+    return static_cast<size_t>(inputs / info.block) * info.block_bytes;
+}
+
 Buffer::Buffer(size_t bytes) : size_(bytes) {
     const size_t align = bytes >= kHugePage ? kHugePage : 64;
     const size_t rounded = (bytes + align - 1) / align * align;
@@ -235,20 +240,22 @@ Matrix make_matrix(Type type, int64_t outputs, int64_t inputs, size_t bytes_give
 }
 
 void pack_tile(Matrix& matrix, int64_t t, const uint8_t* rows) {
+    std::memset(matrix.tile(t), 0, matrix.tile_bytes());
+    const int64_t blocks = matrix.inputs / type_info(matrix.type).block;
+    const size_t bytes = row_bytes(matrix.type, matrix.inputs);
+    for (int o = 0; o < kTile && t * kTile + o < matrix.outputs; ++o, rows += bytes) pack_blocks(matrix, t, o, 0, blocks, rows);
+}
+
+void pack_blocks(Matrix& matrix, int64_t t, int o, int64_t first, int64_t count, const uint8_t* blocks) {
     const TypeInfo& info = type_info(matrix.type);
-    const int64_t blocks = matrix.inputs / info.block;
-    uint8_t* tile = matrix.data.data() + static_cast<size_t>(t) * matrix.tile_bytes();
-    std::memset(tile, 0, matrix.tile_bytes());
-    for (int o = 0; o < kTile && t * kTile + o < matrix.outputs; ++o) {
-        for (int64_t b = 0; b < blocks; ++b, rows += info.block_bytes)
-            pack_block(matrix.type, rows, o, tile + static_cast<size_t>(b) * info.head_bytes,
-                       tile + matrix.heads_bytes() + static_cast<size_t>(b) * info.body_bytes);
-    }
+    uint8_t* tile = matrix.tile(t);
+    for (int64_t b = first; b < first + count; ++b, blocks += info.block_bytes)
+        pack_block(matrix.type, blocks, o, tile + static_cast<size_t>(b) * info.head_bytes,
+                   tile + matrix.heads_bytes() + static_cast<size_t>(b) * info.body_bytes);
 }
 
 void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end) {
-    const TypeInfo& info = type_info(matrix.type);
-    const size_t tile_rows = static_cast<size_t>(kTile * (matrix.inputs / info.block)) * info.block_bytes;
+    const size_t tile_rows = kTile * row_bytes(matrix.type, matrix.inputs);
     for (int64_t t = begin; t < end; ++t) pack_tile(matrix, t, rows + static_cast<size_t>(t) * tile_rows);
 }
 

@@ -32,6 +32,9 @@ struct TypeInfo {
 // Throws BadMatrix for a type that is not supported.
 const TypeInfo& type_info(Type type);
 
+// Bytes of a row of the file, whole blocks.
+size_t row_bytes(Type type, int64_t inputs);
+
 constexpr int kTile = 16;  // outputs side by side
 
 // Memory that is aligned to a cache line and, where the system offers it, lies in huge pages.
@@ -59,6 +62,7 @@ struct Matrix {
     int64_t tiles() const { return (outputs + kTile - 1) / kTile; }
     size_t heads_bytes() const;  // of a tile, up to a whole cache line
     size_t tile_bytes() const;
+    uint8_t* tile(int64_t t) { return data.data() + static_cast<size_t>(t) * tile_bytes(); }
     const uint8_t* tile(int64_t t) const { return data.data() + static_cast<size_t>(t) * tile_bytes(); }
 };
 
@@ -67,6 +71,10 @@ Matrix make_matrix(Type type, int64_t outputs, int64_t inputs, size_t bytes_give
 
 // Repacks tile t from its 16 rows of the file; outputs beyond the last have none.
 void pack_tile(Matrix& matrix, int64_t t, const uint8_t* rows);
+
+// Writes `count` blocks of the file into output o of tile t, as blocks `first`, `first` + 1, and so on of its row. Adds bits: the
+// tile is zero before.
+void pack_blocks(Matrix& matrix, int64_t t, int o, int64_t first, int64_t count, const uint8_t* blocks);
 
 // Repacks tiles [begin, end) from the file's rows, outputs × (inputs / block) blocks. Tiles are independent.
 void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end);

@@ -70,10 +70,12 @@ constexpr char kPartial[] = ".partial-";
 // Removes what writers that were killed have left in the folder of `path`.
 void sweep(const std::string& path) {
     std::error_code error;
-    for (const auto& entry : std::filesystem::directory_iterator(std::filesystem::path(path).parent_path(), error)) {
-        if (entry.path().filename().string().find(kPartial) == std::string::npos) continue;
-        File file(entry.path().string(), "rb");
-        if (file.handle && file.lock()) std::filesystem::remove(entry.path(), error);
+    std::filesystem::directory_iterator entry(std::filesystem::path(path).parent_path(), error);
+    for (; !error && entry != std::filesystem::directory_iterator(); entry.increment(error)) {
+        if (entry->path().filename().string().find(kPartial) == std::string::npos) continue;
+        File file(entry->path().string(), "rb");
+        std::error_code ignored;
+        if (file.handle && file.lock()) std::filesystem::remove(entry->path(), ignored);
     }
 }
 

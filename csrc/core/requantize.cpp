@@ -2,7 +2,6 @@
 
 #include <cmath>
 #include <cstring>
-#include <vector>
 
 namespace draftgraph {
 namespace {
@@ -57,16 +56,18 @@ void quantize_row_q4_0(const float* x, int64_t inputs, uint8_t* out) {
 }
 
 void pack_tile_q4_0(Matrix& matrix, Type type, int64_t t, const uint8_t* rows) {
-    const TypeInfo& info = type_info(type);
-    const size_t row_bytes = static_cast<size_t>(matrix.inputs / info.block) * info.block_bytes;
-    const size_t new_bytes = static_cast<size_t>(matrix.inputs / kBlock) * kBlockBytes;
-    std::vector<float> values(static_cast<size_t>(matrix.inputs));
-    std::vector<uint8_t> tile(kTile * new_bytes);
-    for (size_t o = 0; o < kTile && t * kTile + static_cast<int64_t>(o) < matrix.outputs; ++o) {
-        dequantize_row(type, rows + o * row_bytes, matrix.inputs, values.data());
-        quantize_row_q4_0(values.data(), matrix.inputs, tile.data() + o * new_bytes);
-    }
-    pack_tile(matrix, t, tile.data());
+    constexpr int kMost = 256;  // values at a time: a block of the file, if that is larger than ours
+    const int chunk = type_info(type).block > kBlock ? type_info(type).block : kBlock;
+    const size_t bytes = row_bytes(type, chunk);
+    float values[kMost];
+    uint8_t blocks[kMost / kBlock * kBlockBytes];
+    std::memset(matrix.tile(t), 0, matrix.tile_bytes());
+    for (int o = 0; o < kTile && t * kTile + o < matrix.outputs; ++o)
+        for (int64_t i = 0; i < matrix.inputs; i += chunk, rows += bytes) {
+            dequantize_row(type, rows, chunk, values);
+            quantize_row_q4_0(values, chunk, blocks);
+            pack_blocks(matrix, t, o, i / kBlock, chunk / kBlock, blocks);
+        }
 }
 
 }  // namespace draftgraph

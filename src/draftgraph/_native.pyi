@@ -11,6 +11,9 @@ Scores = npt.NDArray[np.float64]
 class BadMatrixError(ValueError):
     """Shapes and data of a model's tensors disagree."""
 
+class BadLevelError(ValueError):
+    """A kernel level that does not exist, or that this CPU cannot run."""
+
 def cpu_features() -> list[str]:
     """Returns the names of the vector extensions that this CPU and its operating system offer."""
 
@@ -131,7 +134,7 @@ class Decoder:
     @property
     def weight_bytes(self) -> int: ...
     def forward(self, tokens: Ints, positions: Ints, offsets: Ints, cells: Ints, wanted: Bytes, logits: Floats) -> None:
-        """Computes rows and fills `logits` [wanted, vocab]; row r attends to cells[offsets[r]:offsets[r + 1]]."""
+        """Computes rows and fills `logits` [wanted, head]; row r attends to cells[offsets[r]:offsets[r + 1]]."""
 
     def move_cells(self, source: Ints, target: Ints) -> None:
         """Copies cells in every layer, all read before any is written."""

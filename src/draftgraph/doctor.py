@@ -23,12 +23,10 @@ from draftgraph.models.catalog import CATALOG, is_pulled
 
 REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
 SERVER = ("fastapi", "uvicorn", "prometheus_client")
-OPTIONAL = ("huggingface_hub", "llguidance", *SERVER, "torch")
+OPTIONAL = ("huggingface_hub", "llguidance", *SERVER)
 
 # The CPU features that the extension also asks for, by the names that /proc/cpuinfo has for them.
-FEATURES = (
-    "avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni", "avx512_bf16", "neon",
-)  # fmt: skip
+FEATURES = ("avx2", "fma", "f16c", "avx_vnni", "avx512f", "avx512bw", "avx512vl", "avx512_vnni")
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,15 +135,16 @@ def _extension() -> tuple[Any, str | None]:
     try:
         return importlib.import_module("draftgraph._native"), None
     except ModuleNotFoundError:
-        return None, "it is not installed, most often because no C++ compiler was found at installation"
+        return (
+            None,
+            "it is not installed, most often because there was no C++ compiler that can build it",
+        )
     except ImportError as error:
         return None, f"it is installed, but cannot be loaded: {error}"
 
 
 def _features_from_kernel() -> list[str]:
-    if platform.machine().lower() in ("arm64", "aarch64"):
-        return ["neon"]
-    flags = next((value.split() for key, value in cpuinfo() if key in ("flags", "Features")), [])
+    flags = next((value.split() for key, value in cpuinfo() if key == "flags"), [])
     return [name for name in FEATURES if name in flags]
 
 
@@ -182,8 +181,8 @@ def _missing(versions: dict[str, str | None], extension_problem: str | None) -> 
             Missing(
                 f"the extension draftgraph._native: {extension_problem}",
                 "models run on the reference runner, which is exact and slow",
-                "install a C++17 compiler (Debian and Ubuntu: apt install g++; macOS: xcode-select --install; "
-                "Windows: Visual Studio Build Tools), then install draftgraph again",
+                "install a C++ compiler, GCC 12 or newer or Clang (Debian and Ubuntu: apt install g++; macOS: "
+                "xcode-select --install), then install draftgraph again",
             )
         )
     if versions["huggingface_hub"] is None:

@@ -132,5 +132,5 @@ def test_an_unknown_type_and_an_unknown_level_are_refused() -> None:
     blocks, _ = make_weights("Q4_K")
     with pytest.raises(native.BadMatrixError, match="type 99"):
         native.Tensor(99, OUTPUTS, INPUTS, blocks.reshape(-1))
-    with pytest.raises(RuntimeError, match="can run"):
+    with pytest.raises(native.BadLevelError, match="can run"):
         native.Linear(native.Tensor(TYPES["Q4_K"], OUTPUTS, INPUTS, blocks.reshape(-1)), 1, "mmx")

@@ -99,6 +99,24 @@ def test_logits_are_those_of_the_wanted_rows_where_threads_have_rows_of_their_ow
     assert (found == chain_rows(make_runner(model, threads=1), text, 1)[first:]).all()
 
 
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("lengths", [(3, 1, 2), (6, 4, 5), (2, 30, 11)])
+def test_rows_without_logits_change_none_of_the_others(folder: Path, lengths: tuple[int, ...], threads: int) -> None:
+    model = make_model(folder, "gemma3", "Q4_K")
+    runner, other = make_runner(model, threads=threads), make_runner(model, threads=1)
+    texts = [tokens_of(length, length) for length in lengths]
+    slots = tuple(runner.open() for _ in texts)
+    for wanted in ((0, 1, 1), (1, 0, 2), (2, 1, 0), (0, 0, 0)):  # rows with logits, of each text the last ones
+        parts = [
+            Extension(np.array(text, np.int32), np.arange(-1, len(text) - 1, dtype=np.int32), len(text) - count)
+            for text, count in zip(texts, wanted, strict=True)
+        ]
+        found = runner.extend(VerifyBatch(slots, parts)).rows
+        for text, count, slot, rows in zip(texts, wanted, slots, found, strict=True):
+            assert (rows == chain_rows(other, text, 1)[len(text) - count :]).all()
+            runner.commit(slot, ())
+
+
 @pytest.mark.parametrize("seed", range(6))
 def test_every_node_of_a_random_tree_has_the_row_of_its_own_path(folder: Path, seed: int) -> None:
     model = make_model(folder, "gemma3" if seed % 2 else "llama", "Q4_K")  # gemma3 has layers with a window

@@ -192,7 +192,7 @@ class NativeRunner(PagedRunner):
             )
         except _native.BadMatrixError as error:
             raise ModelFileError(f"{source.path}: {error}", "tensors that agree", "convert the model again") from error
-        except RuntimeError as error:  # an unknown kernel level
+        except _native.BadLevelError as error:
             raise ParameterError(str(error), "one of these levels, or none", "change DRAFTGRAPH_KERNELS") from error
         super().__init__(
             backend,

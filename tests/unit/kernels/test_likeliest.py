@@ -23,6 +23,10 @@ def test_both_versions_give_what_a_stable_sort_gives(vocabulary: int, distinct: 
     assert (likeliest_reference(values, min(8, vocabulary)) == expected).all()
 
 
+def test_no_ids_are_wanted() -> None:
+    assert likeliest(np.ones((3, 20), np.float32), 0).shape == (3, 0)
+
+
 def test_no_rows_give_no_ids() -> None:
     assert likeliest(np.empty((0, 20), np.float32), 8).shape == (0, 8)
 
