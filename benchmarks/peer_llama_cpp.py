@@ -19,6 +19,7 @@ from typing import Any
 from peers import Write, llama_cpp
 
 import draftgraph as dg
+from draftgraph.bench.machine import commit, machine
 from draftgraph.data import read_prompts
 from draftgraph.environment import num_cores
 from draftgraph.speeds import memory_speed
@@ -54,6 +55,7 @@ def main() -> None:
         result = compare(sides, prompts, long_prompt, args.tokens)
         result["ceiling_tokens_per_second"] = round(memory_speed(llm.runner.threads) / llm.runner.weight_bytes, 2)
     result |= {"model": Path(args.model).name, "threads": args.threads, "tokens": args.tokens}
+    result |= {"machine": machine(), "commit": commit(Path(__file__))}
     if args.out:
         args.out.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
     print(json.dumps(result))

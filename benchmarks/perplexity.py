@@ -16,6 +16,7 @@ from pathlib import Path
 import numpy as np
 
 import draftgraph as dg
+from draftgraph.bench.machine import commit, machine
 from draftgraph.data import read_text
 from draftgraph.perplexity import Score, first_ids, negative_log_likelihoods, perplexity, score_with
 
@@ -51,6 +52,7 @@ def main() -> None:
         found = {name: perplexity(score, ids, args.window).perplexity for name, score in scores.items()}
     result: dict[str, object] = {"model": Path(args.model).name, "tokens": len(ids), "window": args.window}
     result["perplexity"] = {name: round(value, 4) for name, value in found.items()}
+    result |= {"machine": machine(), "commit": commit(Path(__file__))}
     if args.peer:
         result["difference_percent"] = round(100 * (found["draftgraph"] / found["llama.cpp"] - 1), 3)
     if args.out:

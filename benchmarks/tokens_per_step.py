@@ -9,13 +9,12 @@ every text is compared with plain decoding.
 from __future__ import annotations
 
 import json
-import platform
-import subprocess
 from pathlib import Path
 from typing import Any
 
 import draftgraph as dg
 from draftgraph.audit import as_prompts, audit
+from draftgraph.bench.machine import commit, machine
 from draftgraph.data import read_prompts
 
 MODEL = "smollm2-135m"
@@ -44,13 +43,12 @@ def measure(options: dict[str, Any], temperature: float) -> dict[str, Any]:
 
 
 def main() -> None:
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=True)
     result = {
         "model": MODEL,
         "max_tokens": MAX_TOKENS,
         "seed": SEED,
-        "commit": commit.stdout.strip(),
-        "python": platform.python_version(),
+        "machine": machine(),
+        "commit": commit(Path(__file__)),
         "arms": {name: {str(t): measure(options, t) for t in TEMPERATURES} for name, options in ARMS.items()},
     }
     RESULT.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from rich.table import Table
 
 import draftgraph as dg
-from draftgraph.audit import audit
+from draftgraph.audit import as_chat, audit
 from draftgraph.cli import console
 from draftgraph.engine.trace import Tracer
 
@@ -22,23 +22,19 @@ AUDITED = (
 MAX_TOKENS = 128
 
 
-def chat(text: str) -> list[dict[str, str]]:
-    return [{"role": "user", "content": text}]
-
-
 def main() -> None:
     with console.DownloadBar() as bar:
         llm = dg.load(MODEL, budget=8, progress=bar.update)
     with llm:
         console.out.print(f"[bold]{llm.name}[/bold] answers; each word is coloured by who proposed it:\n")
         console.out.print(console.legend(["ngram", "recycle", "suffix"]), "\n")
-        stream = llm.stream(chat(QUESTION), max_tokens=MAX_TOKENS)
+        stream = llm.stream(as_chat(QUESTION), max_tokens=MAX_TOKENS)
         tracer = Tracer(llm.model.tokenizer.token_bytes)
         for delta in stream:
             for piece, sources in tracer.pieces(delta):
                 console.print_text(piece, sources[0])
         graph = stream.finish()
-        plain = llm.generate(chat(QUESTION), budget=0, max_tokens=MAX_TOKENS)
+        plain = llm.generate(as_chat(QUESTION), budget=0, max_tokens=MAX_TOKENS)
 
         console.out.print("\n")
         table = Table("", "plain", "graph", box=None, title="the same text, in fewer passes", title_justify="left")
@@ -52,7 +48,7 @@ def main() -> None:
         console.out.print(table, "")
 
         for temperature in (0.0, 0.8):
-            prompts = [(f"prompt {i}", chat(text)) for i, text in enumerate(AUDITED, start=1)]
+            prompts = [(f"prompt {i}", as_chat(text)) for i, text in enumerate(AUDITED, start=1)]
             result = audit(llm, prompts, lambda _: None, max_tokens=48, temperature=temperature, seed=7)
             console.out.print(
                 f"audit at temperature {temperature:g}: {result.prompts} prompts, {result.tokens} tokens, "

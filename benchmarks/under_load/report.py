@@ -53,10 +53,7 @@ class Report:
             "claims": [
                 {"promise": claim.promise, "measured": claim.measured, "holds": claim.holds} for claim in self.claims
             ],
-            "tables": {
-                caption: [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-                for caption, table in self.tables.items()
-            },
+            "tables": {caption: table.records() for caption, table in self.tables.items()},
             "settings": self.settings,
             "machine": machine(),
             "commit": commit(),

@@ -254,7 +254,7 @@ def _check_number(name: str, value: Any, kind: type, limits: Mapping[str, Any]) 
 
 
 def describe_range(kind: type, limits: Mapping[str, Any]) -> str:
-    """Returns the range of a numeric field in words, such as "a number from 0 to 1"."""
+    """Returns the range of a numeric field in words, such as "a finite number from 0 to 1"."""
     noun = "a whole number" if kind is int else "a finite number"
     low = f" from {limits['low']:g}" if limits["low"] is not None else ""
     above = f" above {limits['above']:g}" if limits["above"] is not None else ""

@@ -205,8 +205,10 @@ def load(
 
     Args:
         model: a catalogue name, a .gguf file, a folder with config.json and safetensors, or a Hub name
-        `owner/name[:file]`. drafter: a drafter of your own, instead of those that `draft=` names. progress: told how
-        far the download is, if there is one. options: fields of `DraftConfig` and `EngineConfig`.
+            `owner/name[:file]`.
+        drafter: a drafter of your own, instead of those that `draft=` names.
+        progress: told how far the download is, if there is one.
+        options: fields of `DraftConfig` and `EngineConfig`.
 
     Raises:
         DraftGraphError: a subclass says what was given, what is allowed and what to do.

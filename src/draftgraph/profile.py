@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
-from draftgraph.draw import Line, render_plot
+from draftgraph.bench.machine import commit, machine
+from draftgraph.draw import NUM_COLOURS, Lines, Series, render_lines
 from draftgraph.llm import LLM
 from draftgraph.models.families import weight_names
 from draftgraph.models.loader import Model
@@ -69,6 +70,7 @@ class Profile:
         `ceiling_seconds`, one number per row count each; `weight_bytes`, `memory_gb_s`, `isa` and `threads`.
         """
         return {
+            "model": self.name,
             "contexts": [
                 {
                     "context": context,
@@ -85,18 +87,28 @@ class Profile:
             ],
             "multiply_adds_per_second": round(self.ceiling.multiply_speed),
             "prompt_tokens_per_second": round(self.prompt_tokens_per_second, 1),
+            "machine": machine(),
+            "commit": commit(),
         }
 
     def to_svg(self) -> str:
         """Returns the curves over their ceiling as a picture."""
-        measured = [
-            Line(f"context {context}", tuple((rows, 1e3 * seconds) for rows, seconds in curve.items()))
-            for context, curve in self.curves.items()
-        ]
-        most = max(max(curve) for curve in self.curves.values())
-        bound = Line("ceiling", tuple((rows, 1e3 * self.ceiling.seconds(rows)) for rows in range(1, most + 1)))
+        counts = tuple(next(iter(self.curves.values())))
+        most = counts[-1]
+        series = tuple(
+            Series(f"context {context}", number % NUM_COLOURS, tuple(1e3 * seconds for seconds in curve.values()))
+            for number, (context, curve) in enumerate(self.curves.items())
+        )
         facts = f"{self.isa}, {self.threads} threads, {self.ceiling.memory_speed / 1e9:.1f} GB/s"
-        return render_plot(f"What a pass of {self.name} costs", facts, measured, bound, ("rows", "ms"))
+        plot = Lines(
+            "ms per pass",
+            "rows",
+            counts,
+            series,
+            places=tuple(rows / most for rows in counts),
+            floor=tuple((rows / most, 1e3 * self.ceiling.seconds(rows)) for rows in range(1, most + 1)),
+        )
+        return render_lines(f"What a pass of {self.name} costs", facts, [plot])
 
 
 def profile(llm: LLM, rows: Sequence[int], contexts: Sequence[int], repeats: int) -> Profile:

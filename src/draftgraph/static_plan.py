@@ -13,7 +13,8 @@ from typing import Any
 
 from draftgraph.bench.arms import Arm
 from draftgraph.config import AUTO, DraftConfig
-from draftgraph.draft.table import MODEL, named_sources
+from draftgraph.draft.model import NAME as MODEL_NAME
+from draftgraph.draft.table import named_sources
 from draftgraph.errors import ParameterError, PromptError
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.llm import Prompt, llm_of
@@ -215,7 +216,7 @@ def _step_seconds(
     """
     target = shop.pass_cost()
     items = [item.partition(":") for item in sources.values()]
-    models = [shop.pass_cost(argument) for name, _, argument in items if name == MODEL]
+    models = [shop.pass_cost(argument) for name, _, argument in items if name == MODEL_NAME]
 
     def seconds(tree: StaticTree) -> float:
         rows = 1 + len(tree)

@@ -12,6 +12,7 @@ from pathlib import Path
 from draftgraph.config import AUTO, MAX_BUDGET, DraftConfig, EngineConfig
 from draftgraph.data import read_text
 from draftgraph.draft.base import Drafter, Growth
+from draftgraph.draft.model import PREFILL_CHUNK
 from draftgraph.draft.table import OFF, DraftSetup, build_drafter
 from draftgraph.draft.translated import Translation
 from draftgraph.engine.engine import Engine
@@ -31,8 +32,6 @@ from draftgraph.verify.accept import RULES
 from draftgraph.verify.grammar import Grammars
 
 _DEFAULT_CONTEXT = 4096
-_DRAFT_CHUNK = 64
-_GUESSES = 8  # nodes of a draft model's first pass beyond its graph, the root included
 _BUDGET_OF_RESIDUAL = 3
 
 
@@ -125,8 +124,8 @@ def _setup(shop: Workshop, draft: DraftConfig, planner: Planner) -> DraftSetup:
             shop.drafts[argument] = _open_draft(shop, argument)
         return shop.drafts[argument][0]
 
-    def translation(runner: Runner) -> Translation | None:
-        tokenizer = next(model for opened, model in shop.drafts.values() if opened is runner).tokenizer
+    def translation(argument: str) -> Translation | None:
+        tokenizer = shop.drafts[argument][1].tokenizer
         same = target.tokenizer.first_difference(tokenizer) is None
         return None if same else TokenTranslation(tokenizer, target.tokenizer)
 
@@ -134,8 +133,7 @@ def _setup(shop: Workshop, draft: DraftConfig, planner: Planner) -> DraftSetup:
     if not isinstance(planner, AutoPlanner):
         return DraftSetup(draft, engine.acceptance, corpus, open_model, translation)
 
-    def growth(source: str, runner: Runner) -> Growth:
-        argument = next(argument for argument, (opened, _) in shop.drafts.items() if opened is runner)
+    def growth(source: str, argument: str) -> Growth:
         return ModelGrowth(planner, source, shop.pass_cost(argument), draft.depth)
 
     return DraftSetup(draft, engine.acceptance, corpus, open_model, translation, planner, growth)
@@ -154,7 +152,7 @@ def _open_draft(shop: Workshop, argument: str) -> tuple[PagedRunner, Model]:
     longest = min(shop.context, model.config.context_length)
     # A model that drafts for itself shows what drafting does, and stays as it is.
     reduced = frequent_head(model) if model is not shop.target else None
-    most = _DRAFT_CHUNK + MAX_BUDGET + _GUESSES
+    most = PREFILL_CHUNK + MAX_BUDGET + ModelGrowth.most_guesses + 1
     return open_runner(model, model.tokenizer.size, shop.config, longest, most, reduced=reduced), model
 
 

@@ -27,7 +27,9 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_profile_has_a_curve_for_each_context(model: Path, runner: str, threads: str) -> None:
     outcome = command("profile", model, *OPTIONS, "--runner", runner, "--threads", threads, "--json")
     assert outcome.code == 0
-    assert set(outcome.json) == {"contexts", "multiply_adds_per_second", "prompt_tokens_per_second"}
+    assert set(outcome.json) == {
+        "model", "contexts", "multiply_adds_per_second", "prompt_tokens_per_second", "machine", "commit",
+    }  # fmt: skip
     assert [entry["context"] for entry in outcome.json["contexts"]] == [8, 20]
     for entry in outcome.json["contexts"]:
         assert set(entry) == ENTRY | {"context"}
@@ -69,20 +71,25 @@ def test_a_profile_is_printed_and_drawn(model: Path, tmp_path: Path) -> None:
     assert "ceiling" in outcome.out
     assert "ms at 20" in outcome.out
     picture = ET.parse(out).getroot()
-    assert len(picture.findall(f"{SVG}circle")) == 2 * 3
-    assert len(picture.findall(f"{SVG}path[@class='ceiling']")) == 2  # the area, and its sample in the legend
+    assert len(picture.findall(f".//{SVG}circle")) == 2 * 3
+    assert len(picture.findall(f".//{SVG}path[@class='floor']")) == 1
+    assert len(picture.findall(f".//{SVG}g[@class='legend-floor']")) == 1
 
 
 def test_the_picture_shows_each_measured_time_above_the_ceiling() -> None:
     ceiling = Ceiling(10**9, 10**9, 50e9, 400e9)
     shown = Profile("a & b", {8: {1: 0.020, 8: 0.080}}, ceiling, "avx2", 2, 10.0).to_svg()
     picture = ET.fromstring(shown)
-    (first, last) = picture.findall(f"{SVG}circle")
-    assert float(first.get("cy", "")) == pytest.approx(384 - 280 * 20 / 80, abs=0.1)
-    assert float(last.get("cy", "")) == pytest.approx(104, abs=0.1)
-    tip = last.find(f"{SVG}title")
-    assert tip is not None
-    assert tip.text == "context 8: 80 ms at 8 rows"
+    first, last = ((float(dot.get("cx", "")), float(dot.get("cy", ""))) for dot in picture.findall(f".//{SVG}circle"))
+    (area,) = picture.findall(f".//{SVG}path[@class='floor']")
+    corners = [tuple(map(float, point.split())) for point in area.get("d", "")[1:].split("L")]
+    bottom = corners[0][1]  # where the value is 0
+    assert (bottom - first[1]) / (bottom - last[1]) == pytest.approx(20 / 80, abs=0.01)
+    assert corners[0][0] == corners[1][0] == first[0]  # 1 row
+    assert corners[-1][0] == corners[-2][0] == last[0]  # 8 rows
+    assert corners[1][1] == pytest.approx(first[1], abs=0.1)  # 10**9 bytes at 50e9 per second are 20 ms
+    tips = [tip.text for tip in picture.findall(f".//{SVG}title")]
+    assert tips == ["1, context 8: 20.000", "8, context 8: 80.000"]
     assert "prefers-color-scheme: dark" in shown
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -117,6 +118,19 @@ def test_a_request_that_comes_ends_the_pause() -> None:
     assert len(requests) == 2
 
 
+def count_thoughts(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The numbers of requests that a draft model's passes were weighed for, one for each time."""
+    thoughts = []
+    best_requests = ModelGrowth._best_requests
+
+    def counted(growth: ModelGrowth, contexts: Sequence[Any], *rest: Any) -> set[int]:
+        thoughts.append(len(contexts))
+        return best_requests(growth, contexts, *rest)
+
+    monkeypatch.setattr(ModelGrowth, "_best_requests", counted)
+    return thoughts
+
+
 @pytest.mark.parametrize(("size", "most"), [(1, 1.0), (2, 0.3)])
 def test_a_batch_that_a_draft_model_does_not_pay_for_is_seldom_thought_about(
     size: int, most: float, monkeypatch: pytest.MonkeyPatch
@@ -125,18 +139,31 @@ def test_a_batch_that_a_draft_model_does_not_pay_for_is_seldom_thought_about(
     runner = CostedRunner(LOGITS, VOCAB, flat(1.0, 0.02), time, num_slots=size)
     useless = CostedRunner(noisy(LOGITS, 1.0), VOCAB, flat(0.5), time, num_slots=size)
     engine = planned_engine(runner, time, models={"model": useless})
-    thought = 0
-    best_requests = ModelGrowth._best_requests
-
-    def counted(*parts: Any) -> set[int]:
-        nonlocal thought
-        thought += 1
-        return best_requests(*parts)
-
-    monkeypatch.setattr(ModelGrowth, "_best_requests", counted)
+    thoughts = count_thoughts(monkeypatch)
     requests = [engine.submit((*PROMPT, i), SamplingParams(max_tokens=120), MAX_BUDGET) for i in range(size)]
     run(engine, *requests)
-    assert most / 3 < thought / 120 < most
+    assert most / 3 < len(thoughts) / 120 < most
+
+
+def test_a_batch_is_thought_about_again_when_a_request_joins_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    time = Time()
+    runner = CostedRunner(LOGITS, VOCAB, flat(1.0, 0.02), time, num_slots=3)
+    useless = CostedRunner(noisy(LOGITS, 1.0), VOCAB, flat(0.5), time, num_slots=3)
+    engine = planned_engine(runner, time, models={"model": useless})
+    thoughts = count_thoughts(monkeypatch)
+    params = SamplingParams(max_tokens=200)
+    for i in range(2):
+        engine.submit((*PROMPT, i), params, MAX_BUDGET)
+    at_rest = 0
+    while at_rest < 3:
+        before = len(thoughts)
+        engine.step()
+        at_rest = at_rest + 1 if len(thoughts) == before and before > 3 else 0
+    engine.submit((*PROMPT, 2), params, MAX_BUDGET)
+    before = len(thoughts)
+    engine.step()
+    engine.step()  # the first one only reads the new prompt
+    assert 3 in thoughts[before:]
 
 
 def watch_planning(engine: Engine) -> list[bool]:

@@ -16,6 +16,7 @@ from draftgraph.draft.recycle import RecycleDrafter
 from draftgraph.draft.suffix import SuffixDrafter
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State
+from draftgraph.runner import kv
 from draftgraph.runner.reference import ReferenceRunner
 from support.rigs import make_engine, mixture, set_block, small_model, tiny_runner, write
 
@@ -231,7 +232,7 @@ def test_a_preempted_request_finds_its_own_blocks_again() -> None:
     engine.scheduler.preempt(request)
     assert runner.blocks.used == 0
     engine.step()
-    assert engine.scheduler.load().reused_tokens == before // 16 * 16 > 0
+    assert engine.scheduler.load().reused_tokens == before // kv.BLOCK * kv.BLOCK > 0
     assert request.stats.reused_tokens == 0, "the prompt itself was read"
     finish(engine, runner)
     assert result(request) == alone("llama", prompt_of(50), "sampled")

@@ -9,12 +9,13 @@ from collections.abc import Mapping
 from typing import Any
 
 from draftgraph.bench.arms import PLAIN
-from draftgraph.draw import Bars, Lines, Series, render_bars, render_lines
+from draftgraph.config import AUTO
+from draftgraph.draw import NUM_COLOURS, Bars, Lines, Series, render_bars, render_lines
+from draftgraph.draw.view import KNOWN_SOURCES
 
 # Colour numbers; drafters have those of the graphs.
-_COLOURS = {
-    "ngram": 0, "suffix": 1, "model": 2, "recycle": 3, "graph": 4, "tree": 5, "plain": 5, "chain": 6, "auto": 7,
-}  # fmt: skip
+_COLOURS = {name: colour for colour, name in enumerate(KNOWN_SOURCES)}
+_COLOURS |= {"graph": 4, "tree": 5, PLAIN: 5, "chain": 6, AUTO: 7}
 
 
 def plots(result: Mapping[str, Any]) -> dict[str, str]:
@@ -30,7 +31,7 @@ def _speedup(result: Mapping[str, Any]) -> Bars:
     arms = [arm for arm in result["arms"] if arm != PLAIN]
     groups = {**{task: entry["arms"] for task, entry in result["tasks"].items()}, "all": result["arms"]}
     series = tuple(
-        Series(arm, _COLOURS.get(arm, number % 8), tuple(rows[arm]["speedup"] for rows in groups.values()))
+        Series(arm, _COLOURS.get(arm, number % NUM_COLOURS), tuple(rows[arm]["speedup"] for rows in groups.values()))
         for number, arm in enumerate(arms)
     )
     return Bars(

@@ -1,6 +1,6 @@
 """What a benchmark found, in its published form.
 
-In: trials and batches. Out: one JSON-ready dict with medians per arm and per task, and the same as Markdown. Every
+In: trials and batches. Out: one JSON-ready dict with medians per arm and per task. Every
 speedup is a median of ratios to plain decoding of the same prompt; it claims nothing that was not measured.
 """
 
@@ -15,7 +15,6 @@ from draftgraph.bench.arms import PLAIN
 from draftgraph.bench.machine import commit, machine
 from draftgraph.bench.run import BatchRun, Trial
 from draftgraph.bench.significance import sign_test
-from draftgraph.speeds import memory_speed
 from draftgraph.workshop import Workshop
 
 
@@ -25,9 +24,13 @@ def summarise(
     batches: Mapping[int, Sequence[Mapping[str, BatchRun]]],
     sampling: Mapping[str, Any],
     repeats: int,
+    bytes_per_second: float,
 ) -> dict[str, Any]:
-    """Returns the published form, with the machine and the ceiling of plain decoding beside the numbers."""
-    bytes_per_second = memory_speed(shop.runner.threads)
+    """Returns the published form, with the machine and what its memory allows plain decoding beside the numbers.
+
+    Args:
+        bytes_per_second: that the target's threads read from memory.
+    """
     return {
         "model": shop.name,
         "draft_models": list(shop.drafts),

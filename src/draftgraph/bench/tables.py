@@ -19,6 +19,11 @@ class Table:
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
+    def records(self) -> list[dict[str, str]]:
+        """Returns each row by the names of the columns, of which no two may be the same."""
+        assert len(set(self.columns)) == len(self.columns), "two columns share a name"
+        return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
+
     def markdown(self) -> str:
         """Returns the table in Markdown."""
         lines = [self.columns, ("---", *["---:"] * (len(self.columns) - 1)), *self.rows]
@@ -45,7 +50,8 @@ def facts(result: Mapping[str, Any]) -> list[str]:
         f"{result['model']} on {machine['cpu']}, {machine['cores']} cores; {result['commit']}",
         f"{result['prompts']} prompts, {repeated}; {sampling}",
         f"ceiling of plain decoding: {ceiling['weight_bytes'] / 1e6:.0f} MB of weights a pass over "
-        f"{ceiling['memory_bytes_per_second'] / 1e9:.1f} GB/s = {ceiling['plain_tokens_per_second']:.1f} tokens/s",
+        f"{ceiling['memory_bytes_per_second'] / 1e9:.1f} GB/s, before or after the texts, = "
+        f"{ceiling['plain_tokens_per_second']:.1f} tokens/s",
         f"texts identical: {'yes' if result['identical'] else 'NO'}",
     ]
 

@@ -34,6 +34,7 @@ from draftgraph.config import AUTO, DraftConfig, EngineConfig, SamplingParams, f
 from draftgraph.data import read_prompts
 from draftgraph.environment import num_cores
 from draftgraph.errors import ParameterError
+from draftgraph.speeds import memory_speed
 from draftgraph.workshop import Workshop
 
 DataOptions = Annotated[list[Path], typer.Option("--data", help="A prompt file; may be given several times.")]
@@ -85,10 +86,12 @@ def bench(
     with contextlib.ExitStack() as stack, status() as report:
         opened = open_arms(shop, draft, settings)
         peers = [stack.enter_context(_open_peer(name, peer_python, shop)) for name in peer or []]
+        speed_before = memory_speed(shop.runner.threads)
         trials = runs.compare(opened, peers, prompts, report, raw=raw, repeats=repeats, **sampling)
         together = [arm for arm in opened if arm.name in (PLAIN, AUTO)]
         batches = runs.compare_batches(together, trials, sizes, report, raw=raw, **sampling)
-        result = summarise(shop, trials, batches, sampling, repeats)
+        speed = max(speed_before, memory_speed(shop.runner.threads))
+        result = summarise(shop, trials, batches, sampling, repeats, speed)
     if out is not None:
         _write(out, result)
     if as_json:

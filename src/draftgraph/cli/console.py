@@ -6,7 +6,7 @@ Anything said along the way goes to stderr, so that stdout holds the answer alon
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -16,18 +16,14 @@ from rich.segment import Segment, Segments
 from rich.table import Table
 from rich.text import Text
 
+from draftgraph.draw.style import LIGHT_SOURCES
+from draftgraph.draw.view import KNOWN_SOURCES
 from draftgraph.errors import DataFileError, DraftGraphError
 from draftgraph.types import TARGET
 
 # One colour per source, those of the drawings.
-_STYLES: Mapping[str, str] = {
-    TARGET: "default",
-    "ngram": "dark_orange3",
-    "suffix": "dodger_blue2",
-    "recycle": "green4",
-    "model": "magenta3",
-}
-_OTHER = "cyan3"
+_STYLES = {TARGET: "default"} | dict(zip(KNOWN_SOURCES, LIGHT_SOURCES, strict=False))
+_OTHER = LIGHT_SOURCES[-1]
 _MOST_SHOWN = 320  # characters of one part of an error: all three and the frame fit one screen
 
 out = Console(highlight=False, soft_wrap=True)
@@ -36,7 +32,7 @@ err = Console(stderr=True, highlight=False)
 
 def style_of(source: str) -> str:
     """Returns the colour of a source."""
-    return _STYLES.get(source, _OTHER)
+    return _STYLES.get(source.partition(":")[0], _OTHER)
 
 
 def print_json(value: Any) -> None:

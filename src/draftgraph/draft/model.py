@@ -19,7 +19,7 @@ from draftgraph.runner.base import Runner
 from draftgraph.types import Context, Extension, FloatArray, Verdict, VerifyBatch
 
 NAME = "model"
-_PREFILL_CHUNK = 64
+PREFILL_CHUNK = 64
 
 
 # (context, depth of a candidate, its estimate) -> the probability that the target takes it
@@ -191,7 +191,7 @@ class ModelDrafter:
     ) -> list[tuple[TokenGraph, ...]]:
         graphs = [root_graph(context) for context in contexts]
         # With company, what a step reads of long texts is limited, so that nobody waits for all of another's text.
-        left = _PREFILL_CHUNK if len(contexts) > 1 else self._runner.context_length
+        left = PREFILL_CHUNK if len(contexts) > 1 else self._runner.context_length
         step = _Step(frozenset(context.request for context in contexts), left)
         able = [i for i, budget in enumerate(budgets) if budget and self._has_place(contexts[i], budget, step)]
         asked = [contexts[i] for i in able]
@@ -266,9 +266,9 @@ class ModelDrafter:
     def _start(self, context: Context, budget: int, graph: TokenGraph, step: _Step) -> _Growth:
         """Brings the slot close to the root; where this step is too short for that, the graph has no leaves."""
         branch = self._branches[context.request]
-        while self._num_behind(context) > _PREFILL_CHUNK and step.left > 0:
+        while self._num_behind(context) > PREFILL_CHUNK and step.left > 0:
             self._read_chunk(context, branch)
-            step.left -= _PREFILL_CHUNK
+            step.left -= PREFILL_CHUNK
         growth = _Growth(context, branch, graph, self._source, budget, self._depth_of(context))
         behind = self._num_behind(context)
         if behind > self._depth + self._unsettled:
@@ -300,7 +300,7 @@ class ModelDrafter:
     def _read_chunk(self, context: Context, branch: _Branch) -> None:
         """Commits the next known tokens before the root."""
         lasting = len(context.tokens) - 1 - self._unsettled
-        chunk = context.tokens[branch.committed : min(branch.committed + _PREFILL_CHUNK, lasting)]
+        chunk = context.tokens[branch.committed : min(branch.committed + PREFILL_CHUNK, lasting)]
         work = _Pass(branch, 0)
         for parent, token in enumerate(chunk, start=-1):
             work.add(parent, token)

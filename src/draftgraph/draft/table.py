@@ -13,6 +13,7 @@ from draftgraph.config import DraftConfig
 from draftgraph.draft.base import Advice, Drafter, Growth, NoDrafter
 from draftgraph.draft.grammar import GrammarDrafter
 from draftgraph.draft.mixture import MixtureDrafter
+from draftgraph.draft.model import NAME as MODEL_NAME
 from draftgraph.draft.model import ModelDrafter
 from draftgraph.draft.ngram import NgramDrafter
 from draftgraph.draft.ranking import coupled, drawn
@@ -22,7 +23,7 @@ from draftgraph.draft.translated import TranslatedDrafter, Translation
 from draftgraph.errors import ParameterError
 from draftgraph.runner.base import Runner
 
-OFF, MODEL = "off", "model"
+OFF = "off"
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,18 +35,18 @@ class DraftSetup:
         acceptance: the acceptance rule that drafts are made for, "match" or "residual".
         corpus: token ids of the corpus file; empty without one.
         open_model: opens a model argument as a runner.
-        translation: runner -> how its vocabulary translates to the target's; None: it is the same.
+        translation: model argument, once opened -> how its vocabulary translates to the target's; None: it is the same.
         advice: which sources to ask; None asks all.
-        growth: (source, its runner) -> how far it grows its graphs; None: to the budget.
+        growth: (source, its model argument) -> how far it grows its graphs; None: to the budget.
     """
 
     config: DraftConfig
     acceptance: str
     corpus: Sequence[int]
     open_model: Callable[[str], Runner]
-    translation: Callable[[Runner], Translation | None] = lambda runner: None
+    translation: Callable[[str], Translation | None] = lambda argument: None
     advice: Advice | None = None
-    growth: Callable[[str, Runner], Growth] | None = None
+    growth: Callable[[str, str], Growth] | None = None
 
     @property
     def keep_requests(self) -> bool:
@@ -55,8 +56,8 @@ class DraftSetup:
 def _model(setup: DraftSetup, source: str, argument: str) -> Drafter:
     ranking = {"match": coupled, "residual": drawn}[setup.acceptance]
     runner = setup.open_model(argument)
-    growth = setup.growth(source, runner) if setup.growth else None
-    translation = setup.translation(runner)
+    growth = setup.growth(source, argument) if setup.growth else None
+    translation = setup.translation(argument)
     width, depth = setup.config.width, setup.config.depth
     if translation is None:
         return ModelDrafter(runner, width, depth, ranking, growth, source)
@@ -69,7 +70,7 @@ DRAFTERS: Mapping[str, Callable[[DraftSetup, str, str], Drafter]] = {
     "ngram": lambda setup, *_: NgramDrafter(setup.config.depth),
     "suffix": lambda setup, *_: SuffixDrafter(setup.config.depth, setup.corpus, setup.keep_requests),
     "recycle": lambda setup, *_: RecycleDrafter(setup.config.depth, setup.keep_requests),
-    MODEL: _model,
+    MODEL_NAME: _model,
 }
 
 
@@ -88,7 +89,7 @@ def build_drafter(setup: DraftSetup) -> Drafter:
 def named_sources(draft: str) -> dict[str, str]:
     """Returns the sources of `--draft`, the name under which each proposes -> its item; cheap ones first."""
     pairs = [item.partition(":") for item in _names(draft) if item != OFF]
-    only = sum(name == MODEL for name, _, _ in pairs) == 1
+    only = sum(name == MODEL_NAME for name, _, _ in pairs) == 1
     sources: dict[str, str] = {}
     for name, colon, argument in sorted(pairs, key=lambda parts: list(DRAFTERS).index(parts[0])):
         source = name if only or not argument else name + colon + Path(argument).stem
@@ -106,14 +107,14 @@ def check_draft(draft: str, acceptance: str) -> None:
     names = _names(draft)
     if names == [OFF]:
         return
-    allowed = ", ".join("model:MODEL" if name == "model" else name for name in DRAFTERS) + f", or {OFF} alone"
+    allowed = ", ".join("model:MODEL" if name == MODEL_NAME else name for name in DRAFTERS) + f", or {OFF} alone"
     for item in names:
         name, _, argument = item.partition(":")
-        if name not in DRAFTERS or (name == "model") != bool(argument):
+        if name not in DRAFTERS or (name == MODEL_NAME) != bool(argument):
             raise ParameterError(f"drafter {item!r}", allowed, "change --draft")
     if len(set(names)) < len(names):
         raise ParameterError(f"--draft {','.join(names)}", "each drafter once", "remove the repeated one")
-    if acceptance == "residual" and sum(item.startswith("model:") for item in names) > 1:
+    if acceptance == "residual" and sum(item.startswith(f"{MODEL_NAME}:") for item in names) > 1:
         raise ParameterError(
             "several draft models with --acceptance residual",
             "one draft model, whose draws can be accounted for",

@@ -1,4 +1,4 @@
-"""Pictures: a `StepView` of plain values in, an SVG or an HTML page of one decoding step out; and plots of lines.
+"""Pictures: a `StepView` of plain values in, an SVG or an HTML page of one decoding step out; and charts of numbers.
 
 Above, the token graph with everything the drafters proposed; below, the tree unrolled from it that the target verified
 in one pass; at the foot, what the step wrote. Pure functions: the same view gives the same bytes. Token text is made
@@ -8,15 +8,15 @@ visible and always escaped; the output refers to nothing outside itself. Must ne
 from draftgraph.draw.chart import Bars, Lines, Series, render_bars, render_lines
 from draftgraph.draw.page import render_html
 from draftgraph.draw.panels import Panel, lay_out
-from draftgraph.draw.plot import Line, render_plot
+from draftgraph.draw.style import NUM_COLOURS
 from draftgraph.draw.svg import render_svg
 from draftgraph.draw.text import visible
 from draftgraph.draw.tree import render_tree
 from draftgraph.draw.view import StepView, ViewEdge, ViewNode, ViewTreeNode, sources_of
 
 __all__ = [
+    "NUM_COLOURS",
     "Bars",
-    "Line",
     "Lines",
     "Panel",
     "Series",
@@ -28,7 +28,6 @@ __all__ = [
     "render_bars",
     "render_html",
     "render_lines",
-    "render_plot",
     "render_svg",
     "render_tree",
     "sources_of",

@@ -7,7 +7,7 @@ Must never know what was measured.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from draftgraph.draw.marks import legend_entry, text_mark
@@ -20,7 +20,7 @@ MARGIN = 28.0
 BAR, BAR_GAP, GROUP_GAP = 13.0, 3.0, 16.0
 PLOT_HEIGHT = 190.0
 _MOST_COLUMNS = 28.0  # of a group's name
-_MOST_SIZES = 17  # with a number below them
+_SIZE_WIDTH = 36.0  # room that the number below a size takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +56,11 @@ class Bars:
 
 @dataclass(frozen=True, slots=True)
 class Lines:
-    """One plot: values over sizes, which stand at equal distances.
+    """One plot: values over sizes.
+
+    Args:
+        places: where each size stands on the axis, rising from 0 to 1; none is at equal distances.
+        floor: points (place, value), by place; the area below them, which no value reaches, is shaded.
 
     Raises:
         ParameterError: see `Bars`.
@@ -66,6 +70,8 @@ class Lines:
     axis: str
     sizes: tuple[int, ...]
     series: tuple[Series, ...]
+    places: tuple[float, ...] = ()
+    floor: tuple[tuple[float, float], ...] = ()
 
     def __post_init__(self) -> None:
         _require(self.series, len(self.sizes))
@@ -107,7 +113,10 @@ def render_lines(title: str, facts: str, plots: Sequence[Lines]) -> str:
     if not plots:
         raise ParameterError("no plots", "one or more", "give one")
     series = {one.name: one for plot in plots for one in plot.series}
-    return picture(title, facts, _legend(list(series.values())), [plot_panel(plot) for plot in plots])
+    legend = _legend(list(series.values()))
+    if any(plot.floor for plot in plots):
+        legend.append(legend_entry("legend-floor", "ceiling", "floor"))
+    return picture(title, facts, legend, [plot_panel(plot) for plot in plots])
 
 
 def ticks_up_to(most: float) -> list[float]:
@@ -121,27 +130,32 @@ def ticks_up_to(most: float) -> list[float]:
 def plot_panel(plot: Lines) -> tuple[str, float]:
     """The marks of a plot with its headline, and its height."""
     left, right, top = MARGIN + 44, WIDTH - MARGIN - 30, 48.0
-    ticks = ticks_up_to(max(value for series in plot.series for value in series.values))
+    floor = [value for _, value in plot.floor]
+    ticks = ticks_up_to(max(*floor, *(value for series in plot.series for value in series.values)))
     scale = PLOT_HEIGHT / ticks[-1]
-    step = (right - left) / max(len(plot.sizes) - 1, 1)
+    places = plot.places or [index / max(len(plot.sizes) - 1, 1) for index in range(len(plot.sizes))]
 
-    def place(index: int, value: float) -> tuple[float, float]:
-        return left + index * step, top + PLOT_HEIGHT - value * scale
+    def at(place: float, value: float) -> tuple[float, float]:
+        return left + place * (right - left), top + PLOT_HEIGHT - value * scale
 
     marks = [text_mark(MARGIN, 27, escape(clean(plot.title)), "head")]
     for tick in ticks:
-        y = place(0, tick)[1]
+        y = at(0.0, tick)[1]
         marks.append(f'<path class="grid" d="M{px(left)} {px(y)}H{px(right)}"/>')
         marks.append(text_mark(left - 8, y + 3.8, f"{tick:g}", "tick end"))
-    for index, size in enumerate(plot.sizes):
-        if index % -(-len(plot.sizes) // _MOST_SIZES) == 0:
-            x, y = place(index, 0.0)
+    last = -_SIZE_WIDTH
+    for place, size in zip(places, plot.sizes, strict=True):
+        x, y = at(place, 0.0)
+        if x - last >= _SIZE_WIDTH:
+            last = x
             marks.append(text_mark(x, y + 18, str(size), "tick middle"))
+    if plot.floor:
+        outline = [(plot.floor[0][0], 0.0), *plot.floor, (plot.floor[-1][0], 0.0)]
+        marks.append(f'<path class="floor" d="M{_path(at(*point) for point in outline)}"/>')
     marks.append(text_mark((left + right) / 2, top + PLOT_HEIGHT + 35, escape(clean(plot.axis)), "mute middle"))
     for series in plot.series:
-        points = [place(index, value) for index, value in enumerate(series.values)]
-        path = "L".join(f"{px(x)} {px(y)}" for x, y in points)
-        marks.append(f'<path class="trace s{series.colour}" d="M{path}"/>')
+        points = [at(*point) for point in zip(places, series.values, strict=True)]
+        marks.append(f'<path class="trace s{series.colour}" d="M{_path(points)}"/>')
         for (x, y), size, value in zip(points, plot.sizes, series.values, strict=True):
             tip = escape(f"{size}, {clean(series.name)}: {value:.3f}")
             marks.append(
@@ -177,6 +191,10 @@ def picture(
         f"<style>{chart_style()}</style>"
         f'<rect class="bg" x="0.5" y="0.5" width="{px(width - 1)}" height="{px(y - 1)}" rx="12"/>\n{body}</svg>\n'
     )
+
+
+def _path(points: Iterable[tuple[float, float]]) -> str:
+    return "L".join(f"{px(x)} {px(y)}" for x, y in points)
 
 
 def _legend(series: Sequence[Series]) -> list[tuple[str, float]]:

@@ -104,5 +104,6 @@ LEGEND_SAMPLES = {
     "merged": (f'<g class="edge merged">{_LINE}<path class="arrow" d="M29 0l-7 -3.6v7.2z"/></g>', 29.0),
     "faded": ('<g class="pill faded"><rect class="rim" x="0" y="-5" width="18" height="10" rx="5"/></g>', 18.0),
     "target": ('<g class="pill own"><rect class="body" x="0" y="-5" width="18" height="10" rx="5"/></g>', 18.0),
+    "floor": ('<rect class="floor" x="0" y="-5" width="18" height="10"/>', 18.0),
     "number": (text_mark(0, 3.5, ".87", "share"), 18.0),
 }

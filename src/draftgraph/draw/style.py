@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 LIGHT_SOURCES = ("#3f7fd1", "#e5a50a", "#c8553d", "#3aa6b0", "#b679b8", "#7d8590", "#8a6d3b", "#94b447")
 DARK_SOURCES = ("#5b9bea", "#edb62e", "#e2745c", "#4fc0ca", "#cc92ce", "#98a1ac", "#b59458", "#a9c95f")
+NUM_COLOURS = len(LIGHT_SOURCES)
 LIGHT = {
     "bg": "#ffffff", "panel": "#f7f9fb", "line": "#d9e0e7", "ink": "#1f2933", "mute": "#5f6b78", "ws": "#8d9aa8",
     "edge": "#b3bfcb", "merged": "#7c4dcf", "accepted": "#14804a", "own": "#1f2933", "own_ink": "#ffffff",
@@ -68,6 +69,7 @@ CHART_CSS = """
 .dg text.reference-label { fill: %(ink)s; font-weight: 650; }
 .dg .trace { fill: none; stroke-width: 2.5; stroke-linejoin: round; }
 .dg .dot { stroke: %(panel)s; stroke-width: 1.5; }
+.dg .floor { fill: %(mute)s; fill-opacity: 0.16; stroke: %(mute)s; stroke-width: 1.2; stroke-dasharray: 5 3.5; }
 """
 CHART_SOURCE_CSS = """.dg .bar.s{0}, .dg .dot.s{0} {{ fill: {1}; }}
 .dg .trace.s{0} {{ stroke: {1}; }}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from draftgraph.errors import ParameterError
 from draftgraph.types import TARGET
 
-KNOWN_SOURCES = ("ngram", "suffix", "model", "recycle", "heads")  # in the order of legends and colours
+KNOWN_SOURCES = ("ngram", "suffix", "model", "recycle", "grammar")  # in the order of legends and colours
 
 
 @dataclass(frozen=True, slots=True)

@@ -96,12 +96,6 @@ class Scheduler:
         """Queues a request; first come, first served."""
         self._waiting.append(request)
 
-    def find(self, request_id: int) -> Request | None:
-        """Returns the request if it has not finished."""
-        if request_id in self._running:
-            return self._running[request_id]
-        return next((request for request in self._waiting if request.id == request_id), None)
-
     def next_batch(self) -> Batch:
         """Admits waiting requests and returns what running ones do next; the youngest give way if memory is short."""
         while self._waiting and self._admit(self._waiting[0]):

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-import numpy.typing as npt
 
 from draftgraph.types import Drafted, Drawn, IntArray, TokenTree, Window
 
@@ -55,15 +54,6 @@ def bare_tree(window: Window, graph: Drafted) -> TokenTree:
     return encode_tree(window, graph, [], [], [], [], [], [])
 
 
-def depths(parents: IntArray) -> IntArray:
-    """Returns [n]: the number of steps from each node up to a node without parent."""
-    result = np.zeros(len(parents), np.int32)
-    for node, parent in enumerate(parents.tolist()):
-        if parent >= 0:
-            result[node] = result[parent] + 1
-    return result
-
-
 def path_to(parents: Sequence[int] | IntArray, node: int) -> list[int]:
     """Returns the nodes from the top of the tree down to `node`, both included."""
     path = []
@@ -81,12 +71,3 @@ def children_by_token(tree: TokenTree) -> list[dict[int, int]]:
             assert token not in children[parent], "two siblings share a token"
             children[parent][token] = node
     return children
-
-
-def ancestor_mask(parents: IntArray) -> npt.NDArray[np.bool_]:
-    """Returns [n, n]: whether column j is an ancestor of row i or i itself, that is, whether i may attend to j."""
-    mask = np.eye(len(parents), dtype=np.bool_)
-    for node, parent in enumerate(parents.tolist()):
-        if parent >= 0:
-            mask[node] |= mask[parent]
-    return mask

@@ -146,7 +146,7 @@ def _bounded_log(ratio: float) -> float:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """What a plan expects: tokens per step and seconds."""
+    """What a plan expects: tokens per step and seconds, with `count` drafts."""
 
     tokens: float
     seconds: float

@@ -13,16 +13,18 @@ from draftgraph.draft.base import Proposals
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.plan.cost import PassCost, best_count
 from draftgraph.plan.planner import AutoPlanner, first_vote
+from draftgraph.plan.source import Savings
 from draftgraph.types import Context
 
 _MOST_ROWS = 16  # nodes in one pass of the draft model
 _LEAST_GUESS = 0.1  # belief below which paths are not looked at
-_PAUSE = 8  # steps for which a batch is not thought about after one in which nobody was worth it
+_PAUSE = 8  # steps for which a batch is not thought about after nobody in it was worth it, unless somebody joins it
+_READ_ALONG = 8  # known tokens that the first pass reads along for next to nothing
 _HORIZON = 128  # tokens over which reading a prompt with the draft model is spread
 
 
 class ModelGrowth:
-    """One draft model's growth within a batch; see `draft.base.Growth`.
+    """One draft model's growth within a batch; see `draft.base.Growth`. To the planner it is a `DraftModel`.
 
     Args:
         planner: the step's planner.
@@ -38,17 +40,19 @@ class ModelGrowth:
         self._source = source
         self._cost = cost
         self._depth = depth
-        self._credit = 0.0  # seconds saved up for probing
+        self._savings = Savings()
         self._probing = False
         self._pause = 0  # steps
+        self._present: frozenset[int] = frozenset()  # the requests nobody of which was worth it
         self._contexts: Sequence[Context] = ()
         self._levels = 0
         self._spent = 0.0
         self._reading = False
-        planner.trust(source, self)
+        planner.add_model(source, self)
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
-        if self._pause and len(contexts) > 1 and not self._probing:
+        requests = frozenset(context.request for context in contexts)
+        if self._pause and len(contexts) > 1 and self._present >= requests and not self._probing:
             self._pause -= 1
             return [False] * len(contexts)
         step = self._planner.step
@@ -56,7 +60,7 @@ class ModelGrowth:
         without = self._without(contexts, earlier)
         chosen = self._best_requests(contexts, behind, without)
         others = [i for i in range(len(contexts)) if i not in chosen]
-        if others and (self._probing or self._take_credit(base + self._catch_up(behind[others[0]]))):
+        if others and (self._probing or self._savings.take(base + self._catch_up(behind[others[0]]))):
             chosen.add(others[0])
         self._probing = False
         for i in others:
@@ -65,7 +69,7 @@ class ModelGrowth:
         self._reading = any(self._catch_up(behind[i]) for i in chosen)
         self._levels = 1
         self._spend(len(chosen))
-        self._pause = 0 if chosen else _PAUSE
+        self._pause, self._present = (0 if chosen else _PAUSE), requests
         return [i in chosen for i in range(len(contexts))]
 
     def guesses(self, context: Context, earlier: Sequence[TokenGraph]) -> list[tuple[int, ...]]:
@@ -176,15 +180,9 @@ class ModelGrowth:
     def _first(self, context: Context, depth: int) -> float:
         return self._planner.worth.of(context.request, first_vote(self._source), depth)
 
-    def _take_credit(self, price: float) -> bool:
-        if self._credit < price:
-            return False
-        self._credit = 0.0
-        return True
-
     def _catch_up(self, behind: int) -> float:
         """Returns what it takes to read known tokens beyond those that fit into the first pass."""
-        return self._cost.seconds(behind, 0) if behind > 8 else 0.0
+        return self._cost.seconds(behind, 0) if behind > _READ_ALONG else 0.0
 
     def _pass_seconds(self, rows: int) -> float:
         return self._cost.seconds(rows, int(rows * self._planner.step.context))
@@ -192,15 +190,15 @@ class ModelGrowth:
     def _spend(self, rows: int) -> None:
         seconds = self._pass_seconds(rows)
         self._spent = seconds if self._levels == 1 else self._spent + seconds
-        self._planner.step.spent += seconds
+        self._planner.step.spend(seconds)
 
     def earn(self, seconds: float) -> None:
         """Grants time for being tried where it does not pay."""
-        self._credit = min(self._credit + seconds, 4 * self._pass_seconds(1))
+        self._savings.earn(seconds, 4 * self._pass_seconds(1))
 
     def probe(self) -> bool:
         """Whether there is enough of that time for one pass, which is then spent."""
-        self._probing = self._probing or self._take_credit(self._pass_seconds(1))
+        self._probing = self._probing or self._savings.take(self._pass_seconds(1))
         return self._probing
 
     def promise(self, context: Context) -> float:

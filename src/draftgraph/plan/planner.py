@@ -17,6 +17,7 @@ from draftgraph.config import MAX_BUDGET
 from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.plan.cost import PassCost, best_count
+from draftgraph.plan.overhead import Overhead
 from draftgraph.plan.source import Source
 from draftgraph.plan.worth import Worth
 from draftgraph.types import Context, TokenTree, Verdict, Window
@@ -26,8 +27,6 @@ _LEAST_ASKED = 8  # drafts a source is asked for at least: what is not verified 
 _PROBING = 0.01  # share of the time that may go to sources which do not pay, and to each draft model that does not
 _LEAST_GAIN = 1.05  # what drafts must promise over none: the best of many uncertain estimates is one that flatters
 _CAUTION = 2.0  # how many times its price a source must be worth: a lucky guess looks like gain for a while
-_REST_RATE = 0.1  # share of each new observation
-_MOST_BURDEN = 5.0  # where clocks show more than this, they show something else
 _LONGEST_PAUSE = 8  # steps
 _CHECKED = 64  # after so many steps with drafts one goes without, to see what that takes now
 
@@ -46,7 +45,8 @@ class Expense:
 
 
 class Planner(Protocol):
-    """Decides how much to draft. All four are called once per step, in this order."""
+    """Decides how much to draft. All four are called once per step, in this order; `observe` also alone, for a request
+    that is cancelled between two steps."""
 
     def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
         """Returns how many drafts are worth making for each request."""
@@ -109,7 +109,8 @@ class Step:
         rows, cells: of the pass without drafts.
         read_rows, read_cells: those among them that no token is written after.
         context: mean length of the requests' texts.
-        spent: seconds that the step takes beside the pass: what is usual after one, and what drafting took so far.
+        spent: seconds that the step takes beside the pass: what is usual after one, and what drafting took so far; the
+            planner adds what sources took, each draft model's growth its passes.
         planned: whether drafts were thought of at all; if not, only `requests` is known.
     """
 
@@ -127,6 +128,10 @@ class Step:
     began: float = 0.0  # when the planning began
     started: float = 0.0  # when the pass began
     taken: float = 0.0  # seconds of the pass
+
+    def spend(self, seconds: float) -> None:
+        """Counts time that went into drafting."""
+        self.spent += seconds
 
     def pass_seconds(self, drafts: int) -> float:
         """Returns what writing takes of the target's pass with so many drafts.
@@ -170,14 +175,13 @@ class AutoPlanner:
         self._asked: dict[str, frozenset[int]] = {}
         self._reach: dict[int, int] = {}  # request -> drafts it is asked for
         self._since_plain = 0  # steps
-        self._rest = [0.0, 0.0]  # seconds per request that a step takes beside its pass, without drafts and with
-        self._burden = 1.0  # what asking for drafts takes in all, over what the sources take to answer
+        self._overhead = Overhead()
         self._models: dict[str, DraftModel] = {}
         self._pause = 0  # steps in which nobody is asked, and nothing of a plan is made
         self._present: frozenset[int] = frozenset()  # the requests this was found for
         self._earned = 0.0  # seconds of passes since sources were granted a share of them
 
-    def trust(self, source: str, model: DraftModel) -> None:
+    def add_model(self, source: str, model: DraftModel) -> None:
         """Says that `source` is a draft model, which decides by itself whether it pays."""
         self._models[source] = model
 
@@ -201,7 +205,7 @@ class AutoPlanner:
             read_rows=rows - len(writing),
             read_cells=cells - sum(writing),
             context=sum(lengths) / max(len(lengths), 1),
-            spent=self._rest[False] * len(contexts),
+            spent=self._overhead.without * len(contexts),
             began=self._clock(),
         )
         if self._since_plain >= _CHECKED:
@@ -216,11 +220,10 @@ class AutoPlanner:
             wanted = [self._route(source, context) for context in contexts]
         else:
             entry = self._sources.setdefault(source, Source())
-            price = entry.price * self._burden
+            price = entry.price * self._overhead.burden
             least = _CAUTION * price / self.step.token_seconds
             wanted = [entry.mean_gain(context.request) >= least for context in contexts]
-            if not any(wanted) and contexts and entry.credit >= self._probe_price(entry, len(contexts)):
-                entry.credit = 0.0
+            if contexts and not any(wanted) and entry.savings.take(self._probe_price(entry, len(contexts))):
                 entry.probes += 1
                 wanted[entry.probes % len(wanted)] = True
         if any(wanted):
@@ -242,7 +245,7 @@ class AutoPlanner:
             self._models[source].settle(seconds)
         else:
             self._sources[source].paid(seconds / max(len(self._asked[source]), 1))
-            self.step.spent += seconds
+            self.step.spend(seconds)
 
     def select(
         self, contexts: Sequence[Context], graphs: Sequence[TokenGraph], windows: Sequence[Window]
@@ -284,13 +287,13 @@ class AutoPlanner:
 
     def _learn_step(self, contexts: Sequence[Context]) -> None:
         step = self.step
-        self._learn_rest(self._clock() - step.began - step.taken, len(contexts))
+        self._learn_overhead(self._clock() - step.began - step.taken, len(contexts))
         self._since_plain = self._since_plain + 1 if any(tree.num_drafts for tree in step.trees) else 0
         rows = sum(len(tree.tokens) for tree in step.trees)
         cells = sum(len(tree.tokens) * len(context.tokens) for tree, context in zip(step.trees, contexts, strict=True))
         self.cost.observe(rows, cells, step.taken)
         for source in self._sources.values():
-            source.credit += _PROBING * self._earned / len(self._sources)
+            source.savings.earn(_PROBING * self._earned / len(self._sources))
         for model in self._models.values():
             model.earn(_PROBING * self._earned)
         self._earned = 0.0
@@ -302,25 +305,20 @@ class AutoPlanner:
         """Where no source pays, for how many steps none has saved enough to be tried: till then nothing changes. The
         interpreter's work is dear right after a pass, which leaves none of it in the processor's caches."""
         share = max(_PROBING * self.step.taken / len(self._sources), 1e-9)
-        missing = min(self._probe_price(source, requests) - source.credit for source in self._sources.values())
+        missing = min(self._probe_price(source, requests) - source.savings.seconds for source in self._sources.values())
         return min(max(int(missing / share), 0), _LONGEST_PAUSE)
 
     def _probe_price(self, source: Source, requests: int) -> float:
         """Returns the seconds it takes to ask a source for one request's drafts: never less than what it takes to ask
         at all, when nothing of it is in the processor's caches."""
-        return max(source.price * self._burden, (self._rest[True] - self._rest[False]) * requests)
+        overhead = self._overhead
+        return max(source.price * overhead.burden, (overhead.with_drafts - overhead.without) * requests)
 
-    def _learn_rest(self, seconds: float, requests: int) -> None:
-        """Learns from what a step took beside its pass. Drafts take more than their sources need to answer: they are
-        merged, selected, judged and learned from, which for a small model is not little."""
+    def _learn_overhead(self, seconds: float, requests: int) -> None:
         paid = self.step.paid
-        if any(source in self._models for source in paid):
-            return
-        self._rest[bool(paid)] += _REST_RATE * (seconds / requests - self._rest[bool(paid)])
-        if paid and all(self._rest):
-            answers = sum(seconds for seconds, _ in paid.values()) / requests
-            burden = max(self._rest[True] - self._rest[False], 0.0) / max(answers, 1e-9)
-            self._burden += _REST_RATE * (min(max(burden, 1.0), _MOST_BURDEN) - self._burden)
+        if self._models.keys().isdisjoint(paid):
+            answers = sum(seconds for seconds, _ in paid.values()) / requests if paid else None
+            self._overhead.learn(seconds / requests, answers)
 
     def _learn(self, request: int, verdict: Verdict) -> None:
         """Follows what was written through the graph: every edge on the way was right or wrong, verified or not."""
@@ -342,7 +340,7 @@ class AutoPlanner:
         self._learn_gains(request, verdict)
 
     def _learn_first(self, request: int, graph: TokenGraph, node: int, depth: int, token: int) -> None:
-        """Counts whether each trusted source's best candidate was right, whatever its confidence."""
+        """Counts whether each draft model's best candidate was right, whatever its confidence."""
         for source in self._models:
             votes = {t: edge.votes[source] for t, edge in graph.children[node].items() if source in edge.votes}
             if votes:

@@ -13,12 +13,30 @@ _GAIN_MEMORY = 24.0  # steps
 
 
 @dataclass(slots=True)
+class Savings:
+    """Seconds saved up for trying what does not pay."""
+
+    seconds: float = 0.0
+
+    def earn(self, seconds: float, most: float = float("inf")) -> None:
+        """Adds some, up to `most` in all."""
+        self.seconds = min(self.seconds + seconds, most)
+
+    def take(self, price: float) -> bool:
+        """Spends all of it if that is enough. Returns whether it was."""
+        if self.seconds < price:
+            return False
+        self.seconds = 0.0
+        return True
+
+
+@dataclass(slots=True)
 class Source:
     """Owns what is known of one source."""
 
     price: float = 0.0  # seconds per request asked; 0 as long as it is not known
-    credit: float = 0.0  # seconds of probing it has saved up
-    probes: int = 0  # paid from that, so far: requests are probed in turn
+    savings: Savings = field(default_factory=Savings)
+    probes: int = 0  # paid from these, so far: requests are probed in turn
     gain: Frequency = field(default_factory=lambda: Frequency(0.3, 2, 200))  # see `mean_gain`
     own: dict[int, Frequency] = field(default_factory=dict)
 

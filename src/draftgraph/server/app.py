@@ -132,7 +132,7 @@ class _Count:
 
 
 def _watch(metrics: Metrics, engine: EngineThread, llm: LLM) -> None:
-    runner, num_slots = llm.runner, llm.runner.num_free_slots
+    runner, scheduler, num_slots = llm.runner, llm.engine.scheduler, llm.runner.num_free_slots
     metrics.gauges(
         {
             "requests_running": ("Texts in a slot.", lambda: engine.count(State.PREFILL, State.DECODE)),
@@ -144,5 +144,7 @@ def _watch(metrics: Metrics, engine: EngineThread, llm: LLM) -> None:
             "kv_blocks": ("Blocks of the key-value cache.", lambda: runner.blocks.total),
             "kv_blocks_used": ("Blocks that texts hold.", lambda: runner.blocks.used),
             "kv_blocks_cached": ("Blocks kept for prompts to come.", lambda: runner.blocks.cached),
+            "preemptions": ("Times a text gave up its slot for others.", lambda: scheduler.load().preemptions),
+            "reused_tokens": ("Tokens found in memory, not read.", lambda: scheduler.load().reused_tokens),
         }
     )

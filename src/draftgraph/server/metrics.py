@@ -44,7 +44,7 @@ class Metrics:
         self.tokens = Counter("draftgraph_generated_tokens", "Tokens written.", registry=registry)
         self.passes = Counter(
             "draftgraph_target_passes",
-            "Passes after the prompt, one per text and step: what plain decoding would need tokens for.",
+            "Passes after the prompt's own, counted per text; plain decoding needs one per token.",
             registry=registry,
         )
         self.texts = Counter("draftgraph_texts", "Texts that ended.", ("reason",), registry=registry)

@@ -7,7 +7,7 @@ import random
 import numpy as np
 import pytest
 
-from draftgraph.graph.encode import ancestor_mask, children_by_token, depths, encode_tree, path_to
+from draftgraph.graph.encode import children_by_token, encode_tree, path_to
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import MergeRule, TokenTree, Window
 
@@ -47,16 +47,12 @@ def test_known_tokens_form_a_chain_and_drafts_hang_below_its_end(seed: int) -> N
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_depths_paths_mask_and_children_equal_a_search(seed: int) -> None:
+def test_paths_and_children_equal_a_search(seed: int) -> None:
     tree, _, _ = random_tree(seed)
     parents = tree.parents.tolist()
     lines = [ancestors(parents, node) for node in range(len(parents))]
-    assert depths(tree.parents).tolist() == [len(line) - 1 for line in lines]
     assert [path_to(tree.parents, node) for node in range(len(parents))] == lines
     assert [path_to(parents, node) for node in range(len(parents))] == lines
-    mask = ancestor_mask(tree.parents)
-    assert mask.dtype == np.bool_
-    assert [np.flatnonzero(row).tolist() for row in mask] == [sorted(line) for line in lines]
     children = [
         {int(tree.tokens[child]): child for child in range(len(parents)) if parents[child] == node}
         for node in range(len(parents))
@@ -65,11 +61,8 @@ def test_depths_paths_mask_and_children_equal_a_search(seed: int) -> None:
     assert [list(found) for found in children_by_token(tree)] == [list(found) for found in children]
 
 
-def test_a_forest_has_depths_and_masks_too() -> None:
-    parents = np.array([-1, -1, 0, 1, 2], np.int32)
-    assert depths(parents).tolist() == [0, 0, 1, 1, 2]
-    assert ancestor_mask(parents)[4].tolist() == [True, False, True, False, True]
-    assert path_to(parents, -1) == []
+def test_no_node_has_no_path() -> None:
+    assert path_to(np.array([-1, -1, 0, 1, 2], np.int32), -1) == []
 
 
 def test_rows_start_at_the_root_and_none_are_asked_of_an_unfinished_prompt() -> None:

@@ -1,6 +1,6 @@
 // Messages on the page. In: events of a stream. Out: elements; all text of a model is text, never markup.
 
-const SOURCES = ["ngram", "suffix", "recycle", "model", "grammar", "heads"];
+const SOURCES = ["ngram", "suffix", "recycle", "model", "grammar"];
 
 export function make(tag, classes = "", text = "") {
   const element = document.createElement(tag);
