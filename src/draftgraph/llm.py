@@ -23,7 +23,7 @@ from draftgraph.draft.table import check_draft
 from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State
 from draftgraph.engine.stats import RequestStats
-from draftgraph.errors import ClosedError, ParameterError, PromptError
+from draftgraph.errors import ClosedError, DraftGraphError, ParameterError, PromptError
 from draftgraph.models.catalog import Progress, ignore_progress
 from draftgraph.models.loader import Model
 from draftgraph.plan.planner import Planner
@@ -33,6 +33,7 @@ from draftgraph.workshop import Workshop, most_drafts
 
 Message: TypeAlias = Mapping[str, Any]
 Prompt: TypeAlias = str | Sequence[Message]  # a text to continue as it is, or the messages of a chat
+_PROMPTS = "a string, a list of messages, or a list of these"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,16 +152,23 @@ class LLM:
             stop = options["stop"]
             options["stop"] = (stop,) if isinstance(stop, str) else tuple(stop)
         if isinstance(options.get("json_schema"), dict):
-            options["json_schema"] = json.dumps(options["json_schema"])
+            options["json_schema"] = _schema_text(options["json_schema"])
         (params,) = from_options(options, SamplingParams)
         most = self.budget if budget is None else most_drafts(DraftConfig(budget=budget))
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
-        # If one prompt is refused, the streams of those before it are dropped, which cancels them.
-        return [Stream(self.engine, self.engine.submit(ids, params, most)) for ids in encoded]
+        streams: list[Stream] = []
+        try:
+            streams.extend(Stream(self.engine, self.engine.submit(ids, params, most)) for ids in encoded)
+        except DraftGraphError:
+            for stream in streams:
+                stream.close()
+            raise
+        return streams
 
 
 class Stream(Iterator[Delta]):
-    """One request's deltas, as they are written. Closing it, or dropping it, cancels what is left of the request."""
+    """One request's deltas, as they are written. Closing it cancels what is left of the request; dropping it does so
+    before the next step."""
 
     def __init__(self, engine: Engine, request: Request) -> None:
         self.request = request
@@ -195,7 +203,7 @@ class Stream(Iterator[Delta]):
         self._engine.cancel(self.request)
 
     def __del__(self) -> None:
-        self.close()
+        self._engine.abandon(self.request)
 
 
 def load(
@@ -233,9 +241,18 @@ def is_several(prompts: Any) -> bool:
     """
     if isinstance(prompts, str):
         return False
-    if not isinstance(prompts, Sequence) or not prompts:
-        raise PromptError(repr(prompts)[:80], "a string, a list of messages, or a list of these", "pass one of them")
+    if isinstance(prompts, bytes) or not isinstance(prompts, Sequence) or not prompts:
+        raise PromptError(repr(prompts)[:80], _PROMPTS, "pass one of them")
+    if any(isinstance(item, int) for item in prompts):
+        raise PromptError(f"{repr(prompts)[:80]}, token ids", _PROMPTS, "pass the text that they stand for")
     return not all(isinstance(item, Mapping) for item in prompts)
+
+
+def _schema_text(schema: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(schema)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise ParameterError(f"json_schema={schema!r:.80}: {error}", "a JSON schema", "use what JSON has") from error
 
 
 def _logprobs_json(one: TokenLogprobs) -> dict[str, Any]:

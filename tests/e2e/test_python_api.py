@@ -94,6 +94,7 @@ def test_a_stream_that_is_closed_or_dropped_frees_its_place(llm: LLM) -> None:
     first.close()
     assert first.request.finish_reason is FinishReason.CANCELLED
     del second
+    llm.engine.step()
     assert not llm.engine.scheduler.has_work
     assert llm.generate("hello", **DRAWN).completion_tokens == 24
 
@@ -186,6 +187,15 @@ def test_a_prompt_of_no_known_form_is_refused_and_nothing_is_left_running(llm: L
         llm.generate(prompts, max_tokens=2)
     assert all((refused.value.given, refused.value.allowed, refused.value.remedy))
     assert not llm.engine.scheduler.has_work
+
+
+def test_what_was_taken_for_a_prompt_or_a_schema_is_named(llm: LLM) -> None:
+    with pytest.raises(PromptError, match="token ids"):
+        llm.generate([1, 2, 3])  # type: ignore[list-item]
+    with pytest.raises(PromptError, match="b'hello'"):
+        llm.generate(b"hello")  # type: ignore[arg-type]
+    with pytest.raises(ParameterError, match=r"json_schema.*not JSON serializable"):
+        llm.generate("hello", json_schema={"type": {1}})
 
 
 @pytest.mark.parametrize("prompt", [[], None, 7, [["hello"]], ["hello"]], ids=repr)

@@ -55,6 +55,21 @@ def test_packed_weights_are_read_again_only_if_whole(model: Path, packed: Path, 
         assert llm.generate("abc", max_tokens=20).token_ids == texts[0] == texts[1]
 
 
+def test_packed_weights_are_those_of_all_parts_of_the_file(packed: Path, tmp_path: Path) -> None:
+    texts, parts = [], []
+    for seed in range(2):
+        (folder := tmp_path / str(seed)).mkdir()
+        first = write_gguf(folder / "m.gguf", seed=seed, quant="Q8_0", max_tensors_in_part=12)
+        parts.append(sorted(folder.glob("*.gguf")))
+        with dg.load(first, packed="keep") as llm:
+            texts.append(llm.generate("abc", max_tokens=20).token_ids)
+    for old, new in zip(parts[0][1:], parts[1][1:], strict=True):
+        old.write_bytes(new.read_bytes())
+    with dg.load(parts[0][0]) as plain, dg.load(parts[0][0], packed="keep") as kept:
+        texts += [llm.generate("abc", max_tokens=20).token_ids for llm in (plain, kept)]
+    assert texts[2] == texts[3] != texts[0]
+
+
 def test_packed_weights_are_really_read(model: Path, packed: Path) -> None:
     dg.load(model, packed="keep").close()
     (file,) = packed.iterdir()

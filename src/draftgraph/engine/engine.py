@@ -6,6 +6,7 @@ In: prompts as token ids. Out: deltas. It wires the stages and computes nothing 
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
@@ -62,6 +63,7 @@ class Engine:
         self._merge_length = 0 if rule is residual else merge_length
         self._clock = clock
         self._next_id = 0
+        self._abandoned: deque[Request] = deque()
 
     def submit(self, prompt: Sequence[int], sampling: SamplingParams, budget: int) -> Request:
         """Queues a prompt and returns its request.
@@ -70,6 +72,7 @@ class Engine:
             PromptError: the prompt is empty, too long, or has an id outside the vocabulary.
             ParameterError: logit_bias names an id outside the vocabulary.
         """
+        self._drop_abandoned()
         self._check(prompt, sampling)
         limit = min(sampling.max_tokens, self.runner.context_length - len(prompt))
         request = Request(self._next_id, tuple(prompt), sampling, budget, limit, self._merge_length, self._vocabulary)
@@ -80,15 +83,16 @@ class Engine:
     def step(self) -> list[Delta]:
         """Advances every running request by one target pass and returns what they wrote.
 
-        A step that raises did not happen: its requests stand where they stood.
+        A step that raises changes no text: all requests read again what they have, and go on from there.
         """
+        self._drop_abandoned()
         batch = self.scheduler.next_batch()
         if not batch.requests:
             return []
         try:
             return self._advance(batch)
         except BaseException:
-            commit_all(self.runner, batch.slots, [()] * len(batch.slots))
+            self.scheduler.restart()
             raise
 
     def _advance(self, batch: Batch) -> list[Delta]:
@@ -114,6 +118,15 @@ class Engine:
         verdict = Verdict(tree, (), (), (), FinishReason.CANCELLED, np.zeros((0, 0), np.int32))
         self.drafter.observe([context], [verdict])
         return self._emit([request], [verdict], self.planner.observe([context], [verdict]))[0]
+
+    def abandon(self, request: Request) -> None:
+        """Has a request cancelled before the next step, or before the next one is queued. Any thread may call it at any
+        time, also while a step is being made: the collector of garbage does."""
+        self._abandoned.append(request)
+
+    def _drop_abandoned(self) -> None:
+        while self._abandoned:
+            self.cancel(self._abandoned.popleft())
 
     def _emit(
         self, requests: Sequence[Request], verdicts: Sequence[Verdict], expenses: Sequence[Expense]

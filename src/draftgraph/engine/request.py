@@ -166,13 +166,15 @@ class Request:
 
     def apply(self, verdict: Verdict, expense: Expense, now: float) -> Delta:
         """Takes in a verdict and returns what it adds to the output."""
-        self.num_computed += len(verdict.path)
-        text = ""
+        stream, text = self._stream.copy(), ""
         for token in verdict.tokens:
-            self.tokens.append(token)
             if not self._is_end(token):
-                text += self._stream.push(token)[0]
+                text += stream.push(token)[0]
+        text += stream.flush() if verdict.finish is not None else ""
         sources = tuple(verdict.tree.sources[node] if node >= 0 else (TARGET,) for node in verdict.nodes)
+        self.num_computed += len(verdict.path)
+        self.tokens.extend(verdict.tokens)
+        self._stream, self.text = stream, self.text + text
         self.sources.extend(sources)
         if self.logprobs is not None:
             self.logprobs.extend(verdict.logprobs or ())
@@ -183,7 +185,5 @@ class Request:
             self.state = State.DECODE
         if verdict.finish is not None:
             self.state, self.finish_reason = State.FINISHED, verdict.finish
-            text += self._stream.flush()
-        self.text += text
         self.deltas.append(Delta(self.id, text, verdict.tokens, sources, verdict.finish, verdict.logprobs))
         return self.deltas[-1]

@@ -124,6 +124,14 @@ class Scheduler:
         self._waiting.appendleft(request)
         self._num_preemptions += 1
 
+    def restart(self) -> None:
+        """Takes the slots of all running requests after a step that failed, whatever their slots hold now."""
+        for request in reversed(list(self._running.values())):
+            if request.state is State.FINISHED:
+                self.retire(request)
+            else:
+                self.preempt(request)
+
     def retire(self, request: Request) -> None:
         """Frees what a finished request holds."""
         assert request.state is State.FINISHED, "only a finished request is retired"

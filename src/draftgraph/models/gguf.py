@@ -48,6 +48,10 @@ class GgufFile:
         if len(parts) > 1 and total != len(self._tensors):
             parts[0].refuse(f"{len(self._tensors)} tensors in {len(parts)} parts", f"{total} tensors, as declared")
 
+    @property
+    def files(self) -> Sequence[Path]:
+        return [part.path for part in self._parts]
+
     def __contains__(self, name: str) -> bool:
         return name in self._tensors
 

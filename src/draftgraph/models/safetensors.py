@@ -57,7 +57,9 @@ class SafetensorsFolder:
             raise ModelNotFoundError(f"{path}: no such folder", "a model folder", "check the path")
         self.config: Mapping[str, Any] = read_json(path / "config.json")
         self._tensors: dict[str, tuple[_Shard, _Tensor]] = {}
-        for shard, names in self._shards():
+        shards = self._shards()
+        self.files = [shard.path for shard, _ in shards]
+        for shard, names in shards:
             self._tensors |= {name: (shard, shard.tensors[name]) for name in names}
 
     def __contains__(self, name: str) -> bool:

@@ -146,8 +146,7 @@ def _packed_file(model: ModelFiles, quantize: str, coarse: bool) -> Path | None:
 
 def _stamp(model: ModelFiles, *setting: object) -> str:
     """Returns a name for exactly these model files and this setting."""
-    files = sorted(model.path.glob("*.safetensors")) if model.path.is_dir() else [model.path]
-    stamps = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in files]
+    stamps = [(str(file.resolve()), file.stat().st_size, file.stat().st_mtime_ns) for file in model.source.files]
     key = hashlib.sha256(repr((stamps, *setting)).encode()).hexdigest()
     return f"{model.path.stem}-{key[:16]}"
 

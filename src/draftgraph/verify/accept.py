@@ -9,11 +9,12 @@ Glossary. *Accepted*: a draft that the target takes. *Correction*: the target's 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
 
+from draftgraph.errors import ModelFileError
 from draftgraph.graph.encode import children_by_token
 from draftgraph.rng import Noise
 from draftgraph.types import Ending, IntArray, Row, TokenLogprobs, TokenTree, Verdict
@@ -39,30 +40,28 @@ class Target(Protocol):
         """Returns how likely each of the emitted `tokens`, accepted at `nodes`, was; None if nobody asked."""
 
 
-# Walks one tree from its root. Returns the emitted tokens, each with the node it was accepted at; the last one, the
+# Walks one tree from its root. Yields the emitted tokens, each with the node it was accepted at; the last one, the
 # target's own, has -1. Pure.
-Rule = Callable[[TokenTree, Target, Noise], list[tuple[int, int]]]
+Rule = Callable[[TokenTree, Target, Noise], Iterator[tuple[int, int]]]
 
 
-def match(tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, int]]:
+def match(tree: TokenTree, target: Target, noise: Noise) -> Iterator[tuple[int, int]]:
     """The target draws, the drafts only save time: a draft is accepted when it is the target's own draw.
 
     The draw at a position depends on the seed, the position and the target's distribution there, so the text is the one
     of plain decoding, whatever the drafts were. Valid for every tree. (Gumbel-max coupling: arXiv 2408.07978.)
     """
     children = children_by_token(tree)
-    walk: list[tuple[int, int]] = []
     path: list[int] = []
     node = tree.root
     while node >= 0:
         token = noise.pick(target.scores(path), target.position + len(path))
         node = children[node].get(token, -1)
-        walk.append((token, node))
+        yield token, node
         path.append(node)
-    return walk
 
 
-def residual(tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, int]]:
+def residual(tree: TokenTree, target: Target, noise: Noise) -> Iterator[tuple[int, int]]:
     """Speculative sampling (arXiv 2211.17192, 2302.01318) with several draws at a node (2305.09781, 2402.12374).
 
     The children that were `Drawn` are tried in the order of their draws: accept with probability
@@ -71,15 +70,13 @@ def residual(tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, i
     be found among the other children. The text has the target's distribution; unlike `match` it depends on the drafts.
     """
     children = children_by_token(tree)
-    walk: list[tuple[int, int]] = []
     path: list[int] = []
     node = tree.root
     while node >= 0:
         token = _residual_token(tree, children[node], target.probs(path), noise, target.position + len(path))
         node = children[node].get(token, -1)
-        walk.append((token, node))
+        yield token, node
         path.append(node)
-    return walk
 
 
 def _residual_token(tree: TokenTree, children: Mapping[int, int], target_prob: Row, noise: Noise, position: int) -> int:
@@ -120,8 +117,20 @@ def accept(
     return [_verdict(rule, *parts) for parts in zip(trees, targets, noises, endings, strict=True)]
 
 
+def _walk(rule: Rule, tree: TokenTree, target: Target, noise: Noise) -> list[tuple[int, int]]:
+    """Returns what the rule yields, up to a row that cannot be used, as plain decoding would: it may lie behind the end
+    of the text, where nobody would have looked at it. If it does not, the next step meets it at its root."""
+    walk: list[tuple[int, int]] = []
+    try:
+        walk.extend(rule(tree, target, noise))
+    except ModelFileError:
+        if not walk:
+            raise
+    return walk
+
+
 def _verdict(rule: Rule, tree: TokenTree, target: Target, noise: Noise, ending: Ending) -> Verdict:
-    walk = rule(tree, target, noise) if tree.draws_next else []
+    walk = _walk(rule, tree, target, noise) if tree.draws_next else []
     num_kept, finish = ending([token for token, _ in walk])
     tokens = tuple(token for token, _ in walk[:num_kept])
     nodes = tuple(node for _, node in walk[:num_kept])

@@ -76,7 +76,7 @@ class Grammars:
         matcher = llguidance.LLMatcher(self.words, _SOURCES[name](llguidance, text), log_level=0, limits=limits)
         constraint = GrammarConstraint(matcher, self)
         if matcher.is_error() or constraint.allowed(()) is None:
-            reason = matcher.get_error().strip().split("\n")[0]
+            reason = _reason(matcher.get_error())
             unsatisfied = not reason or reason.startswith("NoExtension")
             raise _refused(name, "no text satisfies it, except an empty one" if unsatisfied else reason)
         return constraint
@@ -184,6 +184,13 @@ def no_grammars(sampling: SamplingParams) -> None:
     """Stands for `Grammars.constrain` where there is no table of words."""
     if sampling.constraint is not None:
         raise _refused(sampling.constraint[0], "this engine was made without a table of words")
+
+
+def _reason(error: str) -> str:
+    """Returns what llguidance says in many lines in one: the first, and what Rust's regular expressions say is wrong."""
+    lines = [line.strip() for line in error.strip().split("\n")]
+    wrong = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
+    return f"{lines[0]} {wrong}".strip()
 
 
 def _refused(name: str, reason: str) -> ParameterError:

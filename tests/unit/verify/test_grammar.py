@@ -337,6 +337,11 @@ def test_what_cannot_be_used_is_refused_in_three_parts_and_in_time(name: str) ->
     assert "\n" not in caught.value.given
 
 
+def test_a_refusal_says_what_is_wrong_with_a_regex() -> None:
+    with pytest.raises(ParameterError, match="unclosed group"):
+        constraint(regex="(a")
+
+
 BOMBS: dict[str, dict[str, Any]] = {
     "repeats": {"type": "string", "pattern": "^((((a{1,1000}){1,1000}){1,1000}){1,1000})$"},
     "backtracking": {"type": "string", "pattern": "^(a+)+$"},
