@@ -187,7 +187,7 @@ def no_grammars(sampling: SamplingParams) -> None:
 
 
 def _reason(error: str) -> str:
-    """Returns what llguidance says in many lines in one: the first, and what Rust's regular expressions say is wrong."""
+    """Returns in one line what llguidance says in many: the first, and what is wrong with a regular expression."""
     lines = [line.strip() for line in error.strip().split("\n")]
     wrong = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
     return f"{lines[0]} {wrong}".strip()
