@@ -24,20 +24,24 @@ def test_the_table_is_the_committed_result() -> None:
     assert module.table(json.loads(module.RESULT.read_text(encoding="utf-8"))) in README
 
 
+def row(*cells: float | str) -> str:
+    """Part of a table's row: speeds with one digit, and whatever is written out already."""
+    return "| " + " | ".join(cell if isinstance(cell, str) else f"{cell:.1f}" for cell in cells) + " |"
+
+
 def test_every_speed_is_a_committed_result() -> None:
     results = ROOT / "benchmarks" / "results"
-    for name in ("peer_llama_cpp_qwen", "peer_llama_cpp_smollm2"):
-        result = json.loads((results / f"{name}.json").read_text(encoding="utf-8"))
+    for name in ("qwen_slow_memory", "qwen_fast_memory", "smollm2"):
+        result = json.loads((results / f"peer_llama_cpp_{name}.json").read_text(encoding="utf-8"))
         for side in ("decode", "prompt"):
             speeds = result[f"{side}_tokens_per_second"]
-            cells = [speeds["draftgraph"], speeds["llama.cpp"], result[f"{side}_ratio"]]
-            assert "| " + " | ".join(f"{cell:g}" for cell in cells) + " |" in README
+            assert row(speeds["draftgraph"], speeds["llama.cpp"], f"{result[f'{side}_ratio']:.2f}") in README
     for path in sorted(results.glob("bench_*.json")):
         arms = json.loads(path.read_text(encoding="utf-8"))["arms"]
         auto = arms["auto"]
-        speeds = [arms["plain"]["tokens_per_second"], auto["tokens_per_second"]]
-        cells = [*speeds, auto["tokens_per_step"], auto["speedup"], auto["worst"]["speedup"]]
-        assert "| " + " | ".join(f"{cell:g}" for cell in cells) + " |" in README, path.name
+        ratios = [auto["tokens_per_step"], auto["speedup"], auto["worst"]["speedup"]]
+        shown = row(arms["plain"]["tokens_per_second"], auto["tokens_per_second"], *(f"{ratio:.2f}" for ratio in ratios))
+        assert shown in README, path.name
 
 
 def test_every_file_the_readme_names_exists() -> None:

@@ -58,6 +58,7 @@ class Engine:
         self.planner = planner or FixedPlanner()
         self.scheduler = Scheduler(runner, prefill_chunk, clock)
         self.observer: Observer = lambda verdicts: None  # sees each step's verdicts, for drawing and tests
+        self.failed: tuple[Request, ...] = ()  # who took part in the last step, if that raised
         self._vocabulary = vocabulary
         # NOTE: whether two draws merge depends on their values, which under `residual` must not decide what is kept.
         self._merge_length = 0 if rule is residual else merge_length
@@ -85,6 +86,7 @@ class Engine:
 
         A step that raises changes no text: all requests read again what they have, and go on from there.
         """
+        self.failed = ()
         self._drop_abandoned()
         batch = self.scheduler.next_batch()
         if not batch.requests:
@@ -92,6 +94,7 @@ class Engine:
         try:
             return self._advance(batch)
         except BaseException:
+            self.failed = batch.requests
             self.scheduler.restart()
             raise
 

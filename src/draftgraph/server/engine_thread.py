@@ -214,9 +214,8 @@ class EngineThread:
         except Exception:
             log.exception("a step failed")
             self._metrics.step_failures.inc()
-            jobs = list(self._jobs.values())
-            took_part = [job for job in jobs if job.request and job.request.state is not State.WAITING]
-            self._fail(took_part or jobs, internal_error())
+            took_part = [self._jobs[request.id] for request in self._engine.failed if request.id in self._jobs]
+            self._fail(took_part or list(self._jobs.values()), internal_error())
         else:
             self._look(deltas, time.perf_counter() - began)
         self._hand_over()
