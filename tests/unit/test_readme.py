@@ -40,7 +40,9 @@ def test_every_speed_is_a_committed_result() -> None:
         arms = json.loads(path.read_text(encoding="utf-8"))["arms"]
         auto = arms["auto"]
         ratios = [auto["tokens_per_step"], auto["speedup"], auto["worst"]["speedup"]]
-        shown = row(arms["plain"]["tokens_per_second"], auto["tokens_per_second"], *(f"{ratio:.2f}" for ratio in ratios))
+        shown = row(
+            arms["plain"]["tokens_per_second"], auto["tokens_per_second"], *(f"{ratio:.2f}" for ratio in ratios)
+        )
         assert shown in README, path.name
 
 

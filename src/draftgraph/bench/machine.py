@@ -12,6 +12,16 @@ from typing import Any
 
 from draftgraph.doctor import examine
 
+_CODE = (
+    "src",
+    "csrc",
+    "benchmarks/*.py",
+    "benchmarks/under_load",
+    "benchmarks/*.jsonl",
+    "pyproject.toml",
+    "CMakeLists.txt",
+)
+
 
 def machine() -> dict[str, Any]:
     """Returns the published description of this machine and what runs on it."""
@@ -27,7 +37,8 @@ def machine() -> dict[str, Any]:
 
 
 def commit(file: Path = Path(__file__)) -> str | None:
-    """Returns the commit of the checkout that `file` belongs to, as `git describe` names it; None outside of one."""
+    """Returns the commit of the checkout that `file` belongs to, as `git describe` names it, and "-dirty" where its code
+    is another by now; None outside of one. Results and documents, which a measurement changes, are no code."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(file.parent), *arguments]
@@ -35,6 +46,7 @@ def commit(file: Path = Path(__file__)) -> str | None:
 
     try:
         git("ls-files", "--error-unmatch", file.name)  # a package installed into somebody else's checkout is not of it
-        return git("describe", "--always", "--tags", "--dirty")
+        changed = git("status", "--porcelain", "--", *(f":/{place}" for place in _CODE))
+        return git("describe", "--always", "--tags") + ("-dirty" if changed else "")
     except (OSError, subprocess.CalledProcessError):
         return None
