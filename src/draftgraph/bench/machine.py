@@ -37,8 +37,8 @@ def machine() -> dict[str, Any]:
 
 
 def commit(file: Path = Path(__file__)) -> str | None:
-    """Returns the commit of the checkout that `file` belongs to, as `git describe` names it, and "-dirty" where its code
-    is another by now; None outside of one. Results and documents, which a measurement changes, are no code."""
+    """Returns the commit of the checkout that `file` belongs to, as `git describe` names it, and "-dirty" where its
+    code is another by now; None outside of one. Results and documents, which a measurement changes, are no code."""
 
     def git(*arguments: str) -> str:
         command = ["git", "-C", str(file.parent), *arguments]
