@@ -205,7 +205,8 @@ def test_a_folder_gets_json_markdown_and_pictures(model: Path, data: Path, tmp_p
 
 
 def test_the_commit_is_that_of_the_file_and_of_no_other_checkout(tmp_path: Path) -> None:
-    alien = write_text(tmp_path / "machine.py", "")
+    (tmp_path / "src").mkdir()
+    alien = write_text(tmp_path / "src" / "machine.py", "")
     assert machine.commit(alien) is None
 
     def git(*arguments: str) -> None:

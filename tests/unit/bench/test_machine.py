@@ -32,8 +32,3 @@ def test_a_commit_is_dirty_where_its_code_has_changed(checkout: Path, name: str,
     assert not clean.endswith("-dirty")
     (checkout / name).write_text("other\n")
     assert commit(checkout / "src" / "code.py") == clean + "-dirty" * dirty
-
-
-def test_what_is_in_no_checkout_has_no_commit(tmp_path: Path) -> None:
-    (tmp_path / "code.py").write_text("one\n")
-    assert commit(tmp_path / "code.py") is None
