@@ -29,7 +29,8 @@ struct Decoder::Call {
     const int32_t* positions;
     const int32_t* offsets;
     const int32_t* cells;
-    const int64_t* wanted;     // which rows have logits, in rising order
+    int64_t first;             // the number of the first of them in the whole pass
+    const int64_t* wanted;     // which of them have logits, by their numbers in the whole pass, in rising order
     int64_t num_wanted;
     float* logits;
     float *x, *delta, *qkv, *attended, *ffn;
@@ -63,7 +64,7 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
     const auto add = [&](Matrix& m, const TensorView& v, int64_t outputs, int64_t inputs) {
         check(v.outputs == outputs && v.inputs == inputs, "a weight of another shape");
         m = make_matrix(v.type, v.outputs, v.inputs, v.bytes);
-        if (s.coarse && shrinks(v.type, v.inputs)) m = make_matrix(Type::Q4_0, outputs, inputs, q4_0_bytes(outputs, inputs));
+        if (s.coarse && shrinks(v.type, v.inputs)) m = make_matrix(Type::Q4_0, outputs, inputs, static_cast<size_t>(outputs) * row_bytes(Type::Q4_0, inputs));
         jobs.push_back({&m, v.type, v.data});
     };
     layers_.resize(layers.size());
@@ -149,7 +150,6 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
     grow(attended_, rows * heads);
     grow(ffn_, rows * 2 * padded(s.intermediate));
     grow(edge_, rows * kTile);
-    grow(wanted_, rows);
     grow(scores_, static_cast<int64_t>(team_->size()) * 8 * longest);
     spaces_.resize(static_cast<size_t>(team_->size()));
     const int64_t each = own_rows(rows) ? (rows + team_->size() - 1) / team_->size() : rows;
@@ -306,8 +306,9 @@ void Decoder::drop_unwanted(Call& c) {
     if (c.num_wanted == c.rows) return;
     const int64_t stride = padded(shape_.hidden), heads = shape_.num_heads * shape_.head_dim;
     for (int64_t i = 0; c.index == 0 && i < c.num_wanted; ++i) {
-        std::memmove(c.x + i * stride, c.x + c.wanted[i] * stride, sizeof(float) * static_cast<size_t>(stride));
-        std::memmove(c.attended + i * heads, c.attended + c.wanted[i] * heads, sizeof(float) * static_cast<size_t>(heads));
+        const int64_t r = c.wanted[i] - c.first;
+        std::memmove(c.x + i * stride, c.x + r * stride, sizeof(float) * static_cast<size_t>(stride));
+        std::memmove(c.attended + i * heads, c.attended + r * heads, sizeof(float) * static_cast<size_t>(heads));
     }
     sync(c);
     c.rows = c.num_wanted;
@@ -383,22 +384,18 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
     const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
     const size_t embedding_bytes = row_bytes(embedding_.type, s.hidden);
     const size_t room = scores_.size() / static_cast<size_t>(team_->size());
-    const int sharers = own ? 1 : team_->size(), groups = own ? team_->size() : 1;
-    int64_t* next = wanted_.data();
-    for (int group = 0; group < groups; ++group) {
-        const Share mine(rows, group, groups);
-        for (int64_t r = mine.begin; r < mine.end; ++r)
-            if (wanted[r]) *next++ = r - mine.begin;
-    }
+    wanted_.clear();
+    for (int64_t r = 0; r < rows; ++r)
+        if (wanted[r]) wanted_.push_back(r);
     team_->run([&](int index) {
-        const Share mine(rows, own ? index : 0, groups);
+        const Share mine = own ? Share(rows, index, team_->size()) : Share(rows, 0, 1);
         const int64_t first = mine.begin;
-        const auto is_wanted = [](uint8_t flag) { return flag != 0; };
-        const int64_t before = std::count_if(wanted, wanted + first, is_wanted);
-        Call c{mine.end - first, tokens + first, positions + first, offsets + first, cells, wanted_.data() + before,
-               std::count_if(wanted + first, wanted + mine.end, is_wanted), logits + before * s.head,
-               x_.data() + first * stride, delta_.data() + first * stride, qkv_.data() + first * qkv, attended_.data() + first * heads,
-               ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(apart ? index : 0)], apart, own ? 0 : index, sharers,
+        const auto from = std::lower_bound(wanted_.begin(), wanted_.end(), first), to = std::lower_bound(from, wanted_.end(), mine.end);
+        const int64_t before = from - wanted_.begin();
+        Call c{mine.end - first, tokens + first, positions + first, offsets + first, cells, first, wanted_.data() + before, to - from,
+               logits + before * s.head, x_.data() + first * stride, delta_.data() + first * stride, qkv_.data() + first * qkv,
+               attended_.data() + first * heads,
+               ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(apart ? index : 0)], apart, own ? 0 : index, own ? 1 : team_->size(),
                scores_.data() + static_cast<size_t>(index) * room, edge_.data() + first * kTile};
         const Share read(c.rows, c.index, c.size);
         for (int64_t r = read.begin; r < read.end; ++r) {

@@ -143,7 +143,7 @@ private:
     RopeTable rope_, local_rope_;
     std::vector<std::unique_ptr<uint16_t[]>> keys_, values_;  // per layer [cells][kv_heads][head_dim]
     std::vector<float> x_, delta_, qkv_, attended_, ffn_, scores_, edge_;
-    std::vector<int64_t> wanted_;  // rows with logits, counted within each group of threads that share rows
+    std::vector<int64_t> wanted_;  // rows with logits
     std::vector<Space> spaces_;  // one per thread
 };
 

@@ -30,10 +30,6 @@ bool shrinks(Type type, int64_t inputs) {
     return inputs % kBlock == 0 && type != Type::Q4_0 && type != Type::Q4_K;
 }
 
-size_t q4_0_bytes(int64_t outputs, int64_t inputs) {
-    return static_cast<size_t>(outputs) * static_cast<size_t>(inputs / kBlock) * kBlockBytes;
-}
-
 void quantize_row_q4_0(const float* x, int64_t inputs, uint8_t* out) {
     for (int64_t b = 0; b < inputs / kBlock; ++b, x += kBlock, out += kBlockBytes) {
         float extreme = 0;

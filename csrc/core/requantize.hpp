@@ -11,8 +11,6 @@ namespace draftgraph {
 // Whether a matrix gets smaller as Q4_0: its type has more than 4.5 bits a weight, and its rows are whole blocks of 32.
 bool shrinks(Type type, int64_t inputs);
 
-size_t q4_0_bytes(int64_t outputs, int64_t inputs);
-
 // Writes x [inputs] as Q4_0 blocks: per 32 values the scale, of several around the usual one, with the least squared error.
 void quantize_row_q4_0(const float* x, int64_t inputs, uint8_t* out);
 

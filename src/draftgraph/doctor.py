@@ -135,10 +135,7 @@ def _extension() -> tuple[Any, str | None]:
     try:
         return importlib.import_module("draftgraph._native"), None
     except ModuleNotFoundError:
-        return (
-            None,
-            "it is not installed, most often because there was no C++ compiler that can build it",
-        )
+        return None, "it is not installed, most often because there was no C++ compiler that can build it"
     except ImportError as error:
         return None, f"it is installed, but cannot be loaded: {error}"
 

@@ -15,7 +15,7 @@ from math import prod
 from typing import Any
 
 from draftgraph.bench.machine import commit, machine
-from draftgraph.draw import NUM_COLOURS, Lines, Series, render_lines
+from draftgraph.draw import NUM_COLOURS, Floor, Lines, Series, render_lines
 from draftgraph.llm import LLM
 from draftgraph.models.families import weight_names
 from draftgraph.models.loader import Model
@@ -106,7 +106,9 @@ class Profile:
             counts,
             series,
             places=tuple(rows / most for rows in counts),
-            floor=tuple((rows / most, 1e3 * self.ceiling.seconds(rows)) for rows in range(1, most + 1)),
+            floor=Floor(
+                "ceiling", tuple((rows / most, 1e3 * self.ceiling.seconds(rows)) for rows in range(1, most + 1))
+            ),
         )
         return render_lines(f"What a pass of {self.name} costs", facts, [plot])
 

@@ -1,7 +1,7 @@
 """What a benchmark found, in its published form.
 
-In: trials and batches. Out: one JSON-ready dict with medians per arm and per task. Every
-speedup is a median of ratios to plain decoding of the same prompt; it claims nothing that was not measured.
+In: trials and batches. Out: one JSON-ready dict with medians per arm and per task. Every speedup is a median of ratios
+to plain decoding of the same prompt; it claims nothing that was not measured.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@ in one pass; at the foot, what the step wrote. Pure functions: the same view giv
 visible and always escaped; the output refers to nothing outside itself. Must never know an engine or a model.
 """
 
-from draftgraph.draw.chart import Bars, Lines, Series, render_bars, render_lines
+from draftgraph.draw.chart import Bars, Floor, Lines, Series, render_bars, render_lines
 from draftgraph.draw.page import render_html
 from draftgraph.draw.panels import Panel, lay_out
 from draftgraph.draw.style import NUM_COLOURS
@@ -17,6 +17,7 @@ from draftgraph.draw.view import StepView, ViewEdge, ViewNode, ViewTreeNode, sou
 __all__ = [
     "NUM_COLOURS",
     "Bars",
+    "Floor",
     "Lines",
     "Panel",
     "Series",

@@ -55,12 +55,19 @@ class Bars:
 
 
 @dataclass(frozen=True, slots=True)
+class Floor:
+    """What no value is below: points (place, value), by place. The area below them is shaded."""
+
+    name: str
+    points: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Lines:
     """One plot: values over sizes.
 
     Args:
         places: where each size stands on the axis, rising from 0 to 1; none is at equal distances.
-        floor: points (place, value), by place; the area below them, which no value reaches, is shaded.
 
     Raises:
         ParameterError: see `Bars`.
@@ -71,7 +78,7 @@ class Lines:
     sizes: tuple[int, ...]
     series: tuple[Series, ...]
     places: tuple[float, ...] = ()
-    floor: tuple[tuple[float, float], ...] = ()
+    floor: Floor | None = None
 
     def __post_init__(self) -> None:
         _require(self.series, len(self.sizes))
@@ -113,9 +120,8 @@ def render_lines(title: str, facts: str, plots: Sequence[Lines]) -> str:
     if not plots:
         raise ParameterError("no plots", "one or more", "give one")
     series = {one.name: one for plot in plots for one in plot.series}
-    legend = _legend(list(series.values()))
-    if any(plot.floor for plot in plots):
-        legend.append(legend_entry("legend-floor", "ceiling", "floor"))
+    floors = dict.fromkeys(plot.floor.name for plot in plots if plot.floor)
+    legend = _legend(list(series.values())) + [legend_entry("legend-floor", name, "floor") for name in floors]
     return picture(title, facts, legend, [plot_panel(plot) for plot in plots])
 
 
@@ -130,8 +136,10 @@ def ticks_up_to(most: float) -> list[float]:
 def plot_panel(plot: Lines) -> tuple[str, float]:
     """The marks of a plot with its headline, and its height."""
     left, right, top = MARGIN + 44, WIDTH - MARGIN - 30, 48.0
-    floor = [value for _, value in plot.floor]
-    ticks = ticks_up_to(max(*floor, *(value for series in plot.series for value in series.values)))
+    floor = plot.floor.points if plot.floor else ()
+    ticks = ticks_up_to(
+        max(*(value for _, value in floor), *(value for series in plot.series for value in series.values))
+    )
     scale = PLOT_HEIGHT / ticks[-1]
     places = plot.places or [index / max(len(plot.sizes) - 1, 1) for index in range(len(plot.sizes))]
 
@@ -149,8 +157,8 @@ def plot_panel(plot: Lines) -> tuple[str, float]:
         if x - last >= _SIZE_WIDTH:
             last = x
             marks.append(text_mark(x, y + 18, str(size), "tick middle"))
-    if plot.floor:
-        outline = [(plot.floor[0][0], 0.0), *plot.floor, (plot.floor[-1][0], 0.0)]
+    if floor:
+        outline = [(floor[0][0], 0.0), *floor, (floor[-1][0], 0.0)]
         marks.append(f'<path class="floor" d="M{_path(at(*point) for point in outline)}"/>')
     marks.append(text_mark((left + right) / 2, top + PLOT_HEIGHT + 35, escape(clean(plot.axis)), "mute middle"))
     for series in plot.series:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from draftgraph.draw.layout import PILL_HEIGHT, Pill
 from draftgraph.draw.marks import curve_mark, legend_entry, pill_mark, states, text_mark
 from draftgraph.draw.panels import MARGIN, Layout, Panel, drawn_order, lay_out
-from draftgraph.draw.style import LIGHT, LIGHT_SOURCES, css
+from draftgraph.draw.style import LIGHT, LIGHT_SOURCES, NUM_COLOURS, css
 from draftgraph.draw.text import (
     CAP,
     COLUMN,
@@ -42,7 +42,7 @@ def palette_of(views: Iterable[StepView]) -> dict[str, int]:
     """A colour number for each source, the same in every picture for the usual drafters."""
     present = ranked(name for view in views for name in sources_of(view))
     others = [name for name in present if name not in KNOWN_SOURCES]
-    spare = len(LIGHT_SOURCES) - len(KNOWN_SOURCES)
+    spare = NUM_COLOURS - len(KNOWN_SOURCES)
     numbers = {name: index for index, name in enumerate(KNOWN_SOURCES)}
     return numbers | {name: len(KNOWN_SOURCES) + index % spare for index, name in enumerate(others)}
 

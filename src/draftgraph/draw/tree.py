@@ -12,7 +12,7 @@ from draftgraph.draw.chart import MARGIN, WIDTH, Lines, picture, plot_panel
 from draftgraph.draw.layout import arrange, columns, place, route
 from draftgraph.draw.marks import curve_mark, legend_entry, pill_mark, text_mark
 from draftgraph.draw.order import Box, Link
-from draftgraph.draw.style import LIGHT_SOURCES
+from draftgraph.draw.style import NUM_COLOURS
 from draftgraph.draw.text import px, token_width
 from draftgraph.errors import ParameterError
 
@@ -75,4 +75,4 @@ def _panel(parents: Sequence[int], ranks: Sequence[int], acceptances: Sequence[f
 
 
 def _colour(number: int) -> int:
-    return number % len(LIGHT_SOURCES)
+    return number % NUM_COLOURS

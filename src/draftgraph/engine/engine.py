@@ -58,7 +58,7 @@ class Engine:
         self.planner = planner or FixedPlanner()
         self.scheduler = Scheduler(runner, prefill_chunk, clock)
         self.observer: Observer = lambda verdicts: None  # sees each step's verdicts, for drawing and tests
-        self.failed: tuple[Request, ...] = ()  # who took part in the last step, if that raised
+        self.failed: tuple[Request, ...] = ()  # who took part in the last step that raised
         self._vocabulary = vocabulary
         # NOTE: whether two draws merge depends on their values, which under `residual` must not decide what is kept.
         self._merge_length = 0 if rule is residual else merge_length
@@ -73,7 +73,6 @@ class Engine:
             PromptError: the prompt is empty, too long, or has an id outside the vocabulary.
             ParameterError: logit_bias names an id outside the vocabulary.
         """
-        self._drop_abandoned()
         self._check(prompt, sampling)
         limit = min(sampling.max_tokens, self.runner.context_length - len(prompt))
         request = Request(self._next_id, tuple(prompt), sampling, budget, limit, self._merge_length, self._vocabulary)
@@ -86,7 +85,6 @@ class Engine:
 
         A step that raises changes no text: all requests read again what they have, and go on from there.
         """
-        self.failed = ()
         self._drop_abandoned()
         batch = self.scheduler.next_batch()
         if not batch.requests:
@@ -123,8 +121,8 @@ class Engine:
         return self._emit([request], [verdict], self.planner.observe([context], [verdict]))[0]
 
     def abandon(self, request: Request) -> None:
-        """Has a request cancelled before the next step, or before the next one is queued. Any thread may call it at any
-        time, also while a step is being made: the collector of garbage does."""
+        """Has a request cancelled before the next step. Any thread may call it at any time, also while a step is being
+        made: the collector of garbage does."""
         self._abandoned.append(request)
 
     def _drop_abandoned(self) -> None:

@@ -13,7 +13,7 @@ from draftgraph.draft.base import Proposals
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.plan.cost import PassCost, best_count
 from draftgraph.plan.planner import AutoPlanner, first_vote
-from draftgraph.plan.source import Savings
+from draftgraph.plan.probing import Pause, Savings
 from draftgraph.types import Context
 
 _MOST_ROWS = 16  # nodes in one pass of the draft model
@@ -42,8 +42,7 @@ class ModelGrowth:
         self._depth = depth
         self._savings = Savings()
         self._probing = False
-        self._pause = 0  # steps
-        self._present: frozenset[int] = frozenset()  # the requests nobody of which was worth it
+        self._pause = Pause()
         self._contexts: Sequence[Context] = ()
         self._levels = 0
         self._spent = 0.0
@@ -52,8 +51,7 @@ class ModelGrowth:
 
     def start(self, contexts: Sequence[Context], behind: Sequence[int], earlier: Proposals) -> list[bool]:
         requests = frozenset(context.request for context in contexts)
-        if self._pause and len(contexts) > 1 and self._present >= requests and not self._probing:
-            self._pause -= 1
+        if len(contexts) > 1 and not self._probing and self._pause.covers(requests):
             return [False] * len(contexts)
         step = self._planner.step
         base = self._cost.seconds(1, int(step.context))
@@ -69,7 +67,7 @@ class ModelGrowth:
         self._reading = any(self._catch_up(behind[i]) for i in chosen)
         self._levels = 1
         self._spend(len(chosen))
-        self._pause, self._present = (0 if chosen else _PAUSE), requests
+        self._pause = Pause(0 if chosen else _PAUSE, requests)
         return [i in chosen for i in range(len(contexts))]
 
     def guesses(self, context: Context, earlier: Sequence[TokenGraph]) -> list[tuple[int, ...]]:

@@ -18,6 +18,7 @@ from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.plan.cost import PassCost, best_count
 from draftgraph.plan.overhead import Overhead
+from draftgraph.plan.probing import Pause
 from draftgraph.plan.source import Source
 from draftgraph.plan.worth import Worth
 from draftgraph.types import Context, TokenTree, Verdict, Window
@@ -177,8 +178,7 @@ class AutoPlanner:
         self._since_plain = 0  # steps
         self._overhead = Overhead()
         self._models: dict[str, DraftModel] = {}
-        self._pause = 0  # steps in which nobody is asked, and nothing of a plan is made
-        self._present: frozenset[int] = frozenset()  # the requests this was found for
+        self._pause = Pause()  # in which nobody is asked, and nothing of a plan is made
         self._earned = 0.0  # seconds of passes since sources were granted a share of them
 
     def add_model(self, source: str, model: DraftModel) -> None:
@@ -187,12 +187,10 @@ class AutoPlanner:
 
     def budgets(self, contexts: Sequence[Context], windows: Sequence[Window]) -> list[int]:
         self._asked = {}
-        if self._pause and self._present.issuperset(context.request for context in contexts):
-            self._pause -= 1
+        if self._pause.covers(context.request for context in contexts):
             num_writing = [window.complete for window in windows].count(True)
             self.step = Step(self.cost, requests=num_writing, planned=False)
             return [0] * len(windows)
-        self._pause = 0
         lengths = [len(context.tokens) for context in contexts]
         writing = [length for length, window in zip(lengths, windows, strict=True) if window.complete]
         rows = sum(len(window.known) for window in windows)
@@ -298,8 +296,8 @@ class AutoPlanner:
             model.earn(_PROBING * self._earned)
         self._earned = 0.0
         idle = self._sources and not self._asked and not self._models
-        self._pause = self._steps_until_a_probe(len(contexts)) if idle else 0
-        self._present = frozenset(context.request for context in contexts)
+        steps = self._steps_until_a_probe(len(contexts)) if idle else 0
+        self._pause = Pause(steps, frozenset(context.request for context in contexts))
 
     def _steps_until_a_probe(self, requests: int) -> int:
         """Where no source pays, for how many steps none has saved enough to be tried: till then nothing changes. The

@@ -7,27 +7,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from draftgraph.plan.probing import Savings
 from draftgraph.plan.worth import Frequency
 
 _GAIN_MEMORY = 24.0  # steps
-
-
-@dataclass(slots=True)
-class Savings:
-    """Seconds saved up for trying what does not pay."""
-
-    seconds: float = 0.0
-
-    def earn(self, seconds: float, most: float = float("inf")) -> None:
-        """Adds some, up to `most` in all."""
-        self.seconds = min(self.seconds + seconds, most)
-
-    def take(self, price: float) -> bool:
-        """Spends all of it if that is enough. Returns whether it was."""
-        if self.seconds < price:
-            return False
-        self.seconds = 0.0
-        return True
 
 
 @dataclass(slots=True)
