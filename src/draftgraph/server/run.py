@@ -17,13 +17,14 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from draftgraph.config import ServerConfig
 from draftgraph.errors import ParameterError
 from draftgraph.server.routes import Service
 
 _HEAD_SECONDS = 10  # for the head of a request, idle time between two requests included
+_MOST_HEAD_BYTES = 65536
 _LAST_SECONDS = 2.0  # for the error events that end answers
 
 
@@ -67,7 +68,9 @@ def serve(app: FastAPI, bound: socket.socket, announce: Callable[[], None]) -> N
     gc.collect()
     gc.freeze()  # what was loaded stays: looking through it for garbage would hold everybody up, for 50 ms
     try:
-        asyncio.run(build_server(app, announce).serve(sockets=[bound]))
+        server = build_server(app, announce)
+        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
+            runner.run(server.serve(sockets=[bound]))
     finally:
         gc.unfreeze()
 
@@ -130,22 +133,30 @@ class Server(uvicorn.Server):
             await asyncio.to_thread(self._service.engine.stop)
 
 
-class _Protocol(H11Protocol):
-    """A connection that is closed unless the head of a request arrives in time, in however many pieces."""
+class _Protocol(HttpToolsProtocol):
+    """A connection that is closed unless the head of a request arrives in time, in however many pieces, and is not
+    longer than heads are."""
 
-    _deadline: asyncio.TimerHandle | None = None
+    _deadline: asyncio.TimerHandle | None = None  # while a head is awaited
+    _head_bytes = 0  # of that head, so far
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_waiting()
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._head_bytes += len(data)
+        if self._deadline is not None and self._head_bytes > _MOST_HEAD_BYTES:
+            self.send_400_response(f"The head of a request is at most {_MOST_HEAD_BYTES} bytes.")
+
+    def on_headers_complete(self) -> None:
+        self._stop_waiting()
+        super().on_headers_complete()
 
     def on_response_complete(self) -> None:
-        self._await_head()
+        if not self.pipeline:  # else the next head is there
+            self._await_head()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -154,6 +165,7 @@ class _Protocol(H11Protocol):
 
     def _await_head(self) -> None:
         self._stop_waiting()
+        self._head_bytes = 0
         self._deadline = self.loop.call_later(_HEAD_SECONDS, self.timeout_keep_alive_handler)
 
     def _stop_waiting(self) -> None:
