@@ -11,6 +11,7 @@ import hashlib
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate, pairwise
 from typing import Protocol
 
 import numpy as np
@@ -162,20 +163,18 @@ class PagedRunner:
     def extend(self, batch: VerifyBatch) -> TargetRows:
         start = time.perf_counter()
         cells: list[Cells] = []
-        wanted: list[npt.NDArray[np.bool_]] = []
         for slot, ext in zip(batch.slots, batch.extensions, strict=True):
             cells += self._append(self._slots[slot], ext)
-            wanted.append(np.arange(len(ext.tokens)) >= ext.first_row)
         logits = self._backend.forward(
             np.concatenate([ext.tokens for ext in batch.extensions]),
             np.asarray([len(row) - 1 for row in cells], np.int32),
             cells,
-            np.concatenate(wanted),
+            np.concatenate([np.arange(len(ext.tokens)) >= ext.first_row for ext in batch.extensions]),
         )
-        borders = np.cumsum([mask.sum() for mask in wanted])[:-1]
+        ends = list(accumulate(len(ext.tokens) - ext.first_row for ext in batch.extensions))
         self.num_passes += 1
         self.pass_seconds += time.perf_counter() - start
-        return TargetRows(tuple(np.split(logits, borders)))
+        return TargetRows(tuple(logits[begin:end] for begin, end in pairwise((0, *ends))))
 
     def commit(self, slot: int, path: Sequence[int]) -> None:
         state = self._slots[slot]
