@@ -5,13 +5,14 @@ from __future__ import annotations
 import contextlib
 import gzip
 import json
+import socket
 import time
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from support.serving import CHAT, TEXT, Serving, error_of, raw, wait_for
+from support.serving import CHAT, TEXT, Serving, error_of, raw, request_bytes, wait_for
 
 ASKED = [{"role": "user", "content": "Hi"}]
 JSON_TYPE = {"content-type": "application/json"}
@@ -208,13 +209,54 @@ def test_bodies_over_the_limit_are_refused_before_they_are_read(shared: Serving,
     wait_for(lambda: shared.metric("http_requests_total", path=TEXT, status="413") == refused + 2)
     lie = head + b"Content-Length: 15\r\n\r\n" + b'{"prompt":"a" }' + b" " * 4096
     with raw(shared.url, lie) as connection:
-        assert connection.recv(2**16).startswith(b"HTTP/1.1 200")
+        assert connection.recv(2**16).startswith(b"HTTP/1.1 400")
 
 
-def test_bytes_that_are_no_request_get_a_400(shared: Serving) -> None:
-    for junk in (b"\x16\x03\x01\x02\x00\r\n\r\n", b"GET\r\n\r\n", b"POST /v1/completions HTTP/1.1\r\n\r\n"):
-        with raw(shared.url, junk) as connection:
-            assert connection.recv(4096).startswith(b"HTTP/1.1 400")
+@pytest.mark.parametrize(
+    "junk",
+    [
+        b"\x16\x03\x01\x02\x00\r\n\r\n",
+        b"GET\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nHost: elsewhere\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX Y: 1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\nHost: localhost\r\nX: a\x00b\r\n\r\n",
+        b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nContent-Length: 3\r\n\r\nabc",
+        b"POST /health HTTP/1.1\r\nHost: localhost\r\nContent-Length: 2\r\nTransfer-Encoding: chunked\r\n\r\nab",
+        b"POST /health HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+def test_bytes_that_are_no_request_get_a_400(shared: Serving, junk: bytes) -> None:
+    with raw(shared.url, junk) as connection:
+        assert _all_of(connection).startswith(b"HTTP/1.1 400")
+
+
+def test_heads_without_an_end_are_refused(shared: Serving) -> None:
+    """Also behind a request that is still being answered; a long one that ends is read."""
+    begun = b"GET /health HTTP/1.1\r\nHost: localhost\r\n"
+    answered = request_bytes(TEXT, {"prompt": "a", "max_tokens": 4})
+    for before in (b"", answered):
+        with raw(shared.url, before + begun) as connection, contextlib.suppress(ConnectionError):
+            for number in range(200):
+                connection.sendall(b"X-%d: " % number + b"a" * 1000 + b"\r\n")
+            assert b"HTTP/1.1 400" in _all_of(connection)
+    with raw(shared.url, begun + b"X: " + b"a" * 30_000 + b"\r\nConnection: close\r\n\r\n") as connection:
+        assert _all_of(connection).startswith(b"HTTP/1.1 200")
+
+
+def test_requests_sent_ahead_are_answered_in_order(shared: Serving) -> None:
+    ahead = request_bytes(TEXT, {"prompt": "a", "max_tokens": 4})
+    last = b"GET /health HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+    with raw(shared.url, ahead + ahead + last) as connection:
+        answers = _all_of(connection).split(b"HTTP/1.1 ")[1:]
+    assert [answer[:3] for answer in answers] == [b"200"] * 3
+    assert [b"text_completion" in answer for answer in answers] == [True, True, False]
+
+
+def _all_of(connection: socket.socket) -> bytes:
+    """Returns what comes until the server closes the connection."""
+    with connection.makefile("rb") as answer:
+        return answer.read()
 
 
 def test_bytes_of_no_character_in_a_text_are_still_json(shared: Serving) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import json
 import signal
@@ -153,7 +152,7 @@ def serving(
         brake = Brake(llm)
         up = threading.Event()
         running = build_server(app, up.set)
-        thread = threading.Thread(target=asyncio.run, args=(running.serve(sockets=[bound]),))
+        thread = threading.Thread(target=running.run, args=([bound],))
         thread.start()
         try:
             assert up.wait(10), "the server did not start"

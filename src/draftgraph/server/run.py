@@ -68,9 +68,7 @@ def serve(app: FastAPI, bound: socket.socket, announce: Callable[[], None]) -> N
     gc.collect()
     gc.freeze()  # what was loaded stays: looking through it for garbage would hold everybody up, for 50 ms
     try:
-        server = build_server(app, announce)
-        with asyncio.Runner(loop_factory=server.config.get_loop_factory()) as runner:
-            runner.run(server.serve(sockets=[bound]))
+        build_server(app, announce).run(sockets=[bound])
     finally:
         gc.unfreeze()
 
@@ -137,21 +135,31 @@ class _Protocol(HttpToolsProtocol):
     """A connection that is closed unless the head of a request arrives in time, in however many pieces, and is not
     longer than heads are."""
 
-    _deadline: asyncio.TimerHandle | None = None  # while a head is awaited
-    _head_bytes = 0  # of that head, so far
+    _deadline: asyncio.TimerHandle | None = None  # while nothing but a head is awaited
+    _in_head = False
+    _head_bytes = 0  # of a head that comes in pieces, from the second on
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 
     def data_received(self, data: bytes) -> None:
+        was_in_head = self._in_head
         super().data_received(data)
-        self._head_bytes += len(data)
-        if self._deadline is not None and self._head_bytes > _MOST_HEAD_BYTES:
+        self._head_bytes = self._head_bytes + len(data) if was_in_head and self._in_head else 0
+        if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response(f"The head of a request is at most {_MOST_HEAD_BYTES} bytes.")
 
+    def on_message_begin(self) -> None:
+        self._in_head = True
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
+        self._in_head = False
         self._stop_waiting()
+        # NOTE: the parser answers what is raised here with 400, as RFC 9112 wants it for no host or two.
+        if self.parser.get_http_version() == "1.1" and [name for name, _ in self.headers].count(b"host") != 1:
+            raise ValueError("not one host")
         super().on_headers_complete()
 
     def on_response_complete(self) -> None:
@@ -165,7 +173,6 @@ class _Protocol(HttpToolsProtocol):
 
     def _await_head(self) -> None:
         self._stop_waiting()
-        self._head_bytes = 0
         self._deadline = self.loop.call_later(_HEAD_SECONDS, self.timeout_keep_alive_handler)
 
     def _stop_waiting(self) -> None:
