@@ -9,12 +9,15 @@ import sys
 
 import pytest
 
+from draftgraph.doctor import SERVER
 from support.commands import Outcome, command, error_of, refusal
 
 
-def test_without_the_servers_packages_all_but_serve_works_and_serve_says_what_to_install() -> None:
-    absent = "import sys; sys.modules.update(dict.fromkeys(['fastapi', 'uvicorn', 'prometheus_client']))"
-    code = f"{absent}; from draftgraph.cli import main; main()"
+@pytest.mark.parametrize("absent", [SERVER, SERVER[2:3]])
+def test_without_the_servers_packages_all_but_serve_works_and_serve_says_what_to_install(
+    absent: tuple[str, ...],
+) -> None:
+    code = f"import sys; sys.modules.update(dict.fromkeys({absent})); from draftgraph.cli import main; main()"
     for arguments in (["serve", "no-such-model"], ["doctor", "--json"]):
         done = subprocess.run([sys.executable, "-c", code, *arguments], capture_output=True, text=True, check=False)
         if arguments[0] == "doctor":
