@@ -6,6 +6,7 @@ Runs where torch and transformers are installed, which the tests do not ask for.
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import pytest
 from draftgraph import load
 from draftgraph.plan.measure import chain
 from draftgraph.types import Extension, VerifyBatch
-from support.tiny import write_hf_folder
+from support.tiny import write_hf_folder, write_json
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -79,6 +80,21 @@ def case(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @pytest.mark.parametrize("runner", _ERROR)
 def test_logits_are_those_of_transformers(case: tuple[Path, np.ndarray, Any], runner: str) -> None:
     folder, text, expected = case
+    assert np.abs(_logits(folder, text, runner) - expected).max() < _ERROR[runner] * expected.std()
+
+
+def test_the_windows_of_folders_that_do_not_list_them(case: tuple[Path, np.ndarray, Any], tmp_path: Path) -> None:
+    """Older folders have no `layer_types`."""
+    folder, text, expected = case
+    older = shutil.copytree(folder, tmp_path / "older")
+    settings = json.loads((older / "config.json").read_text())
+    settings.pop("layer_types", None)
+    write_json(older / "config.json", settings)
+    assert np.abs(_logits(older, text, "reference") - expected).max() < _ERROR["reference"] * expected.std()
+
+
+def _logits(folder: Path, text: np.ndarray, runner: str) -> np.ndarray:
+    """Returns [n, vocabulary], read in several passes."""
     with load(folder, runner=runner, context=256) as llm:
         slot = llm.runner.open()
         rows = []
@@ -86,4 +102,4 @@ def test_logits_are_those_of_transformers(case: tuple[Path, np.ndarray, Any], ru
             open_tree = Extension(text[start : start + _CHUNK], chain(_CHUNK, 0).parents, first_row=0)
             rows += [*llm.runner.extend(VerifyBatch((slot,), [open_tree])).rows[0]]
             llm.runner.commit(slot, range(_CHUNK))
-    assert np.abs(np.stack(rows) - expected).max() < _ERROR[runner] * expected.std()
+    return np.stack(rows)
