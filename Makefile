@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize schemathesis playground-picture serve-mixed serve-load serve-storm serve-soak clean
+.PHONY: demo test lint sanitize schemathesis transformers playground-picture serve-mixed serve-load serve-storm serve-soak clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -33,6 +33,11 @@ sanitize:
 # A hundred made-up requests, valid and not, for every operation of the server: takes some minutes.
 schemathesis: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/server/test_schema.py --schema-examples 100
+
+# Every family beside transformers, which it installs.
+transformers: $(INSTALLED)
+	$(BIN)/python -m pip install --quiet torch==2.13.0 transformers
+	$(BIN)/python -m pytest tests/e2e/test_transformers.py
 
 # A server under load, with a verdict for each promise; leave the machine alone meanwhile. mixed: sixteen texts together
 # are those written alone. load: throughput, delays, 200 at once. storm: clients that misbehave. soak: five minutes.

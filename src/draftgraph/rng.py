@@ -16,10 +16,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-try:
-    from draftgraph import _native
-except ImportError:  # installed without a compiler
-    _native = None  # type: ignore[assignment]
+from draftgraph.extension import core
 
 Scores = npt.NDArray[np.float64]
 
@@ -120,9 +117,9 @@ def _perturb(scores: Scores, key: np.uint64, margin: float) -> tuple[npt.NDArray
 
 
 def _possible(scores: Scores, key: np.uint64, margin: float) -> npt.NDArray[np.int64]:
-    if _native is not None:
+    if core is not None:
         room = np.empty(len(scores), np.int32)
-        if count := _native.contenders(np.ascontiguousarray(scores, np.float64), int(key), margin, room):
+        if count := core.contenders(np.ascontiguousarray(scores, np.float64), int(key), margin, room):
             return room[:count].astype(np.int64)
     return np.arange(len(scores))
 

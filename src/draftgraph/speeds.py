@@ -12,10 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
-try:
-    from draftgraph import _native
-except ImportError:  # installed without a compiler
-    _native = None  # type: ignore[assignment]
+from draftgraph.extension import core
 
 _SIDE, _ROWS = 1024, 32
 _ROUNDS = 500_000  # some milliseconds of work in registers
@@ -43,7 +40,7 @@ def multiply_speed(isa: str, threads: int) -> float:
         return x.size * _SIDE / _shortest(lambda: np.matmul(x, weights), 25 * _TRIES)
     with ThreadPoolExecutor(threads) as pool:
         work = [_ROUNDS] * threads
-        seconds = _shortest(lambda: list(pool.map(lambda rounds: _native.multiply_adds(isa, rounds), work)), _TRIES)
+        seconds = _shortest(lambda: list(pool.map(lambda rounds: core.multiply_adds(isa, rounds), work)), _TRIES)
     return threads * _ROUNDS * 1024 / seconds
 
 

@@ -25,7 +25,7 @@ from support.commands import command
 from support.tiny import write_gguf
 
 pytestmark = pytest.mark.model
-needs_native = pytest.mark.skipif(native._native is None, reason="the C++ core is not built")
+needs_native = pytest.mark.skipif(native.core is None, reason="the C++ core is not built")
 RUNNERS = [pytest.param("native", marks=needs_native), "reference"]
 
 SKY = as_chat("Why is the sky blue?")

@@ -36,7 +36,7 @@ print(after - before, cache)
 
 
 @pytest.mark.model
-@pytest.mark.skipif(native._native is None, reason="the C++ core is not built")
+@pytest.mark.skipif(native.core is None, reason="the C++ core is not built")
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_a_loaded_model_takes_little_more_memory_than_its_file(smollm2_path: Path) -> None:
     runs = []

@@ -22,6 +22,7 @@ LAYERS: tuple[frozenset[str], ...] = tuple(
     frozenset(names.split())
     for names in (
         "_native",
+        "extension",
         "errors rng environment",
         "types config",
         "kernels",

@@ -13,7 +13,7 @@ import pytest
 from draftgraph.runner import native
 
 needs_children = pytest.mark.skipif(
-    native._native is None or not sys.platform.startswith("linux"), reason="needs the C++ core and Linux's limits"
+    native.core is None or not sys.platform.startswith("linux"), reason="needs the C++ core and Linux's limits"
 )
 _MEMORY = 2**28  # beyond what a sound model took
 _PROGRAM = """

@@ -17,10 +17,10 @@ from draftgraph import rng
 from draftgraph.rng import SeededNoise
 from support.scores import FAMILIES
 
-pytestmark = pytest.mark.skipif(rng._native is None, reason="the extension is not there")
+pytestmark = pytest.mark.skipif(rng.core is None, reason="the extension is not there")
 
 Scores = npt.NDArray[np.float64]
-NATIVE = rng._native
+NATIVE = rng.core
 SIZES = (1, 2, 3, 7, 8, 63, 64, 65, 127, 128, 129, 1000, 4133)
 
 
@@ -54,9 +54,9 @@ def num_differences(monkeypatch: pytest.MonkeyPatch, native: object, repeats: in
     """Rows from which other things are drawn with `native` than by the formula alone."""
     differences = 0
     for row in rows(repeats):
-        monkeypatch.setattr(rng, "_native", None)
+        monkeypatch.setattr(rng, "core", None)
         expected = draws(*row)
-        monkeypatch.setattr(rng, "_native", native)
+        monkeypatch.setattr(rng, "core", native)
         differences += draws(*row) != expected
     return differences
 
@@ -71,9 +71,9 @@ def test_the_same_draws_from_a_large_vocabulary(monkeypatch: pytest.MonkeyPatch,
     for seed in range(15):
         scores = shifted(random.normal(0, scale, 152_001))
         picks = [SeededNoise(seed).pick(scores, 5)]
-        monkeypatch.setattr(rng, "_native", None)
+        monkeypatch.setattr(rng, "core", None)
         picks.append(SeededNoise(seed).pick(scores, 5))
-        monkeypatch.setattr(rng, "_native", NATIVE)
+        monkeypatch.setattr(rng, "core", NATIVE)
         assert picks[0] == picks[1]
 
 

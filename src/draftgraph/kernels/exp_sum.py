@@ -4,19 +4,15 @@ from __future__ import annotations
 
 import numpy as np
 
+from draftgraph.extension import core
 from draftgraph.types import Row
-
-try:
-    from draftgraph import _native
-except ImportError:  # installed without a compiler
-    _native = None  # type: ignore[assignment]
 
 REL_ERROR = 1e-9  # of either version
 
 
 def exp_sum(scores: Row) -> float:
     """Returns the sum of exp(scores), scores [vocabulary], the largest of them 0, within REL_ERROR of its value."""
-    return exp_sum_reference(scores) if _native is None else _native.exp_sum(np.ascontiguousarray(scores))
+    return exp_sum_reference(scores) if core is None else core.exp_sum(np.ascontiguousarray(scores))
 
 
 def exp_sum_reference(scores: Row) -> float:

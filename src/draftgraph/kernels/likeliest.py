@@ -4,12 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
+from draftgraph.extension import core
 from draftgraph.types import FloatArray, IntArray
-
-try:
-    from draftgraph import _native
-except ImportError:  # installed without a compiler
-    _native = None  # type: ignore[assignment]
 
 
 def likeliest(rows: FloatArray, count: int) -> IntArray:
@@ -18,10 +14,10 @@ def likeliest(rows: FloatArray, count: int) -> IntArray:
     The lower id comes first on a tie.
     """
     k = min(count, rows.shape[1])
-    if _native is None:
+    if core is None:
         return likeliest_reference(rows, k)
     ids = np.empty((len(rows), k), np.int32)
-    _native.likeliest(np.ascontiguousarray(rows), ids)
+    core.likeliest(np.ascontiguousarray(rows), ids)
     return ids
 
 

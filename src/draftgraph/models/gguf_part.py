@@ -19,12 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from draftgraph.errors import ModelFileError, UnsupportedModelError
+from draftgraph.extension import core
 from draftgraph.models.files import describe_head, drop_pages, map_file
-
-try:
-    from draftgraph import _native
-except ImportError:  # installed without a compiler
-    _native = None  # type: ignore[assignment]
 
 _SCALARS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?", 10: "Q", 11: "q", 12: "d"}
 _BOOL, _STRING, _ARRAY = 7, 8, 9
@@ -183,7 +179,7 @@ class GgufPart:
     def _strings(self, key: str, count: int) -> list[str]:
         """Reads `count` strings: in C++ where the extension is there and finds no fault, else here, where faults are
         named. The inner loop of opening a file, so it keeps its own cursor."""
-        if _native is not None and (found := _native.read_strings(self._whole, self._at, count)):
+        if core is not None and (found := core.read_strings(self._whole, self._at, count)):
             strings, self._at = found
             return strings
         data, at, unpack = self._bytes, self._at, _LENGTH.unpack_from

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from draftgraph.errors import ModelFileError, ParameterError
+from draftgraph.extension import core
 from draftgraph.kernels.reference import rope_table
 from draftgraph.models.base import ModelConfig
 from draftgraph.models.blocks import WeightName
@@ -21,11 +22,6 @@ from draftgraph.runner.head import ReducedHead
 from draftgraph.runner.kv import Cells
 from draftgraph.runner.paged import PagedRunner, cells_needed
 from draftgraph.types import FloatArray, IntArray
-
-try:
-    from draftgraph import _native
-except ImportError:  # installed without a compiler; `draftgraph doctor` says so
-    _native = None  # type: ignore[assignment]
 
 # The GGUF types that the core reads, by their number in a file.
 TYPES: Mapping[str, int] = {
@@ -40,7 +36,7 @@ _VECTORS = (
 
 def why_not(source: Source, config: ModelConfig) -> str | None:
     """Returns why the native runner cannot compute this model, or None if it can."""
-    if _native is None:
+    if core is None:
         return "the extension is not installed"
     if config.head_dim % 16:
         return f"its head size, {config.head_dim}, is not a multiple of 16"
@@ -79,15 +75,15 @@ class NativeBackend:
         rope = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
         local_rope = rope_table(num_positions, config.local_rope_base or config.rope_base, config.rope_dim, None)
         layers = [
-            _native.Layer(
+            core.Layer(
                 **_layer(source, {field: weight for (i, field), weight in weights.items() if i == index}),
                 window=config.window(index),
                 local_rope=bool(config.window(index) and config.local_rope_base),
             )
             for index in range(config.num_layers)
         ]
-        self._decoder = _native.Decoder(
-            shape=_native.Shape(
+        self._decoder = core.Decoder(
+            shape=core.Shape(
                 num_layers=config.num_layers,
                 hidden=config.hidden_size,
                 intermediate=config.intermediate_size,
@@ -190,9 +186,9 @@ class NativeRunner(PagedRunner):
                 packed=packed,
                 reduced=reduced,
             )
-        except _native.BadMatrixError as error:
+        except core.BadMatrixError as error:
             raise ModelFileError(f"{source.path}: {error}", "tensors that agree", "convert the model again") from error
-        except _native.BadLevelError as error:
+        except core.BadLevelError as error:
             raise ParameterError(str(error), "one of these levels, or none", "change DRAFTGRAPH_KERNELS") from error
         super().__init__(
             backend,
@@ -213,7 +209,7 @@ def _layer(source: Source, weights: Mapping[str, WeightName]) -> dict[str, Any]:
 def _tensor(source: Source, weight: WeightName, blocks: npt.NDArray[np.uint8] | None = None) -> Any:
     """Returns a matrix as the core takes it: all its rows, a view of the file, or the rows given as `blocks`."""
     blocks = source.blocks(weight.name) if blocks is None else blocks
-    return _native.Tensor(TYPES[source.type_name(weight.name)], len(blocks), weight.shape[1], blocks.reshape(-1))
+    return core.Tensor(TYPES[source.type_name(weight.name)], len(blocks), weight.shape[1], blocks.reshape(-1))
 
 
 def _vector(source: Source, weight: WeightName | None) -> FloatArray:

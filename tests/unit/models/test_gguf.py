@@ -252,7 +252,7 @@ def test_strings_are_read_the_same_with_and_without_the_extension(
 
     with pytest.MonkeyPatch.context() as patch:
         native = read()
-        patch.setattr(gguf_part, "_native", None)
+        patch.setattr(gguf_part, "core", None)
         assert native == read()
 
 
