@@ -11,6 +11,8 @@ namespace draftgraph {
 namespace {
 
 constexpr int64_t kAlone = 8;  // rows up to which every thread prepares all of them for itself
+constexpr size_t kChunk = size_t{1} << 17;  // bytes of weights that a thread takes at a time
+constexpr int64_t kDivisions = 4;  // of a layer: queries, keys and values; the output; gate and up; down
 constexpr int64_t kOwnRows = 4;  // times the square of the threads: rows from which each thread computes its own alone
 
 int64_t padded(int64_t outputs) { return (outputs + kTile - 1) / kTile * kTile; }
@@ -38,12 +40,13 @@ struct Decoder::Call {
     bool alone;       // no other thread prepares rows in this space
     int index, size;  // this thread among those that share the rows
     float *scores, *edge;  // the thread's own
+    int64_t division = 0;  // the number of the next one
 };
 
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
                  std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
                  const std::string& packed)
-    : shape_(shape), k_(kernels(level)), team_(Team::of(threads)), embedding_(embedding), final_norm_(std::move(final_norm)),
+    : shape_(shape), k_(kernels(level)), team_(Team::of(threads)), demand_(team_->size(), kDivisions * shape.num_layers + 1), embedding_(embedding), final_norm_(std::move(final_norm)),
       rope_(std::move(rope)), local_rope_(std::move(local_rope)) {
     const Shape& s = shape_;
     const int64_t q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;
@@ -214,10 +217,16 @@ void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer
     if (!c.alone) sync(c);
 }
 
-// out [rows][stride] = x · mᵀ for this thread's tiles.
-void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride) {
-    const Share share(m.tiles(), c.index, c.size);
-    k_.gemm(m, input_for(c.space, m), c.rows, out + share.begin * kTile, stride, share.begin, share.end);
+// Calls work(begin, end) for the tiles that fall to this thread. Ends without a barrier; there must be one before the next.
+template <class Work> void Decoder::divide(Call& c, int64_t tiles, size_t tile_bytes, const Work& work) {
+    if (c.size == 1) return work(0, tiles);
+    const int64_t chunk = tile_bytes < kChunk ? static_cast<int64_t>(kChunk / tile_bytes) : 1;
+    demand_.run(c.division++, tiles, chunk, c.index, work);
+}
+
+// out [rows][stride] = x · mᵀ for some tiles.
+void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride, int64_t begin, int64_t end) {
+    k_.gemm(m, input_for(c.space, m), c.rows, out + begin * kTile, stride, begin, end);
 }
 
 // Normalises the residual stream's rows for what reads them next. Ends as `quantize` does.
@@ -281,22 +290,23 @@ void Decoder::attention(Call& c, int64_t layer) {
     sync(c);
 }
 
-// Adds delta, what multiply wrote for `m`, to the residual stream, normalised first if there is a norm. Ends with a barrier.
-void Decoder::add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm) {
+// Adds x · mᵀ to the residual stream, normalised first if there is a norm. Ends with a barrier.
+void Decoder::project(Call& c, const Matrix& m, const std::vector<float>& post_norm) {
     const int64_t stride = padded(shape_.hidden);
-    Share tiles(m.tiles(), c.index, c.size), rows(c.rows, 0, 1);
-    int64_t begin = tiles.begin * kTile, end = tiles.end * kTile < shape_.hidden ? tiles.end * kTile : shape_.hidden;
-    if (!post_norm.empty()) {  // a norm needs whole rows, so they are shared out instead
-        sync(c);
-        rows = Share(c.rows, c.index, c.size);
-        begin = 0;
-        end = shape_.hidden;
-    }
+    const bool at_once = post_norm.empty();  // a norm needs whole rows
+    const auto add = [&](int64_t r, int64_t begin, int64_t end) {
+        for (int64_t i = begin; i < end; ++i) c.x[r * stride + i] += c.delta[r * stride + i];
+    };
+    divide(c, m.tiles(), m.tile_bytes(), [&](int64_t begin, int64_t end) {
+        multiply(c, m, c.delta, stride, begin, end);
+        for (int64_t r = 0; at_once && r < c.rows; ++r) add(r, begin * kTile, std::min(end * kTile, shape_.hidden));
+    });
+    sync(c);
+    if (at_once) return;
+    const Share rows(c.rows, c.index, c.size);
     for (int64_t r = rows.begin; r < rows.end; ++r) {
-        float* delta = c.delta + r * stride;
-        float* x = c.x + r * stride;
-        if (!post_norm.empty()) k_.rms_norm(delta, post_norm.data(), shape_.norm_eps, shape_.hidden, delta);
-        for (int64_t i = begin; i < end; ++i) x[i] += delta[i];
+        k_.rms_norm(c.delta + r * stride, post_norm.data(), shape_.norm_eps, shape_.hidden, c.delta + r * stride);
+        add(r, 0, shape_.hidden);
     }
     sync(c);
 }
@@ -318,28 +328,33 @@ void Decoder::layer_pass(Call& c, int64_t layer) {
     const Shape& s = shape_;
     const Layer& l = layers_[static_cast<size_t>(layer)];
     const int64_t q_pad = padded(s.num_heads * s.head_dim), kv_pad = padded(s.num_kv_heads * s.head_dim);
-    const int64_t qkv_stride = q_pad + 2 * kv_pad, stride = padded(s.hidden), ffn = padded(s.intermediate);
+    const int64_t qkv_stride = q_pad + 2 * kv_pad, ffn = padded(s.intermediate);
     norm_rows(c, l.vectors.attn_norm);
     quantize(c, c.space.normed.data(), s.hidden, {&l.q, &l.k, &l.v});
-    multiply(c, l.q, c.qkv, qkv_stride);
-    multiply(c, l.k, c.qkv + q_pad, qkv_stride);
-    multiply(c, l.v, c.qkv + q_pad + kv_pad, qkv_stride);
+    divide(c, l.q.tiles() + l.k.tiles() + l.v.tiles(), l.q.tile_bytes(), [&](int64_t begin, int64_t end) {
+        int64_t first = 0;  // tile of the matrix
+        for (const auto& [m, out] : {std::pair(&l.q, c.qkv), std::pair(&l.k, c.qkv + q_pad), std::pair(&l.v, c.qkv + q_pad + kv_pad)}) {
+            const int64_t from = std::max(begin - first, int64_t{0}), to = std::min(end - first, m->tiles());
+            if (from < to) multiply(c, *m, out, qkv_stride, from, to);
+            first += m->tiles();
+        }
+    });
     sync(c);
     attention(c, layer);
     if (layer == s.num_layers - 1) drop_unwanted(c);
     if (c.rows == 0) return;
     quantize(c, c.attended, s.num_heads * s.head_dim, {&l.o});
-    multiply(c, l.o, c.delta, stride);
-    add_rows(c, l.o, l.vectors.post_attn_norm);
+    project(c, l.o, l.vectors.post_attn_norm);
     norm_rows(c, l.vectors.ffn_norm);
     quantize(c, c.space.normed.data(), s.hidden, {&l.gate, &l.up});
     float* up = c.ffn + c.rows * ffn;
-    multiply(c, l.gate, c.ffn, ffn);
-    multiply(c, l.up, up, ffn);
-    const Share tiles(l.gate.tiles(), c.index, c.size);
-    const int64_t begin = tiles.begin * kTile, end = tiles.end * kTile < s.intermediate ? tiles.end * kTile : s.intermediate;
     const auto activate = s.gelu ? k_.geglu : k_.swiglu;
-    for (int64_t r = 0; r < c.rows; ++r) activate(c.ffn + r * ffn + begin, up + r * ffn + begin, end - begin);
+    divide(c, l.gate.tiles(), l.gate.tile_bytes() + l.up.tile_bytes(), [&](int64_t begin, int64_t end) {
+        multiply(c, l.gate, c.ffn, ffn, begin, end);
+        multiply(c, l.up, up, ffn, begin, end);
+        const int64_t from = begin * kTile, size = std::min(end * kTile, s.intermediate) - from;
+        for (int64_t r = 0; r < c.rows; ++r) activate(c.ffn + r * ffn + from, up + r * ffn + from, size);
+    });
     sync(c);
     if (ffn != s.intermediate) {  // rows lie close together for the next product
         for (int64_t r = 1; c.index == 0 && r < c.rows; ++r)
@@ -347,8 +362,7 @@ void Decoder::layer_pass(Call& c, int64_t layer) {
         sync(c);
     }
     quantize(c, c.ffn, s.intermediate, {&l.down});
-    multiply(c, l.down, c.delta, stride);
-    add_rows(c, l.down, l.vectors.post_ffn_norm);
+    project(c, l.down, l.vectors.post_ffn_norm);
 }
 
 // The logits of the rows that are left.
@@ -356,15 +370,15 @@ void Decoder::head_pass(Call& c) {
     const Shape& s = shape_;
     norm_rows(c, final_norm_);
     quantize(c, c.space.normed.data(), s.hidden, {&head_});
-    const Share tiles(head_.tiles(), c.index, c.size);
     const int64_t whole = s.head / kTile;  // tiles that end inside a row of logits
-    const Activations& a = input_for(c.space, head_);
-    k_.gemm(head_, a, c.rows, c.logits + tiles.begin * kTile, s.head, tiles.begin, tiles.end < whole ? tiles.end : whole);
-    if (tiles.end > whole) {  // the last tile is wider than what is left of the row
-        k_.gemm(head_, a, c.rows, c.edge, kTile, whole, whole + 1);
+    divide(c, head_.tiles(), head_.tile_bytes(), [&](int64_t begin, int64_t end) {
+        multiply(c, head_, c.logits, s.head, begin, std::min(end, whole));
+        if (end <= whole) return;
+        // The last tile is wider than what is left of the row.
+        k_.gemm(head_, input_for(c.space, head_), c.rows, c.edge, kTile, whole, whole + 1);
         for (int64_t r = 0; r < c.rows; ++r)
             std::memcpy(c.logits + r * s.head + whole * kTile, c.edge + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
-    }
+    });
 }
 
 void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positions, const int32_t* offsets, const int32_t* cells,
@@ -397,6 +411,7 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
                attended_.data() + first * heads,
                ffn_.data() + first * 2 * ffn, spaces_[static_cast<size_t>(apart ? index : 0)], apart, own ? 0 : index, own ? 1 : team_->size(),
                scores_.data() + static_cast<size_t>(index) * room, edge_.data() + first * kTile};
+        if (!own) demand_.begin(index);
         const Share read(c.rows, c.index, c.size);
         for (int64_t r = read.begin; r < read.end; ++r) {
             float* x = c.x + r * stride;

@@ -121,11 +121,12 @@ private:
     void sync(const Call& c);
     static const Activations& input_for(const Space& space, const Matrix& m);
     void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers);
-    void multiply(Call& c, const Matrix& m, float* out, int64_t stride);
+    template <class Work> void divide(Call& c, int64_t tiles, size_t tile_bytes, const Work& work);
+    void multiply(Call& c, const Matrix& m, float* out, int64_t stride, int64_t begin, int64_t end);
     void norm_rows(Call& c, const std::vector<float>& weight);
     void rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* k) const;
     void attention(Call& c, int64_t layer);
-    void add_rows(Call& c, const Matrix& m, const std::vector<float>& post_norm);
+    void project(Call& c, const Matrix& m, const std::vector<float>& post_norm);
     void drop_unwanted(Call& c);
     void layer_pass(Call& c, int64_t layer);
     void head_pass(Call& c);
@@ -135,6 +136,7 @@ private:
     Shape shape_;
     const Kernels& k_;
     std::shared_ptr<Team> team_;
+    Demand demand_;
     TensorView embedding_;
     std::vector<Layer> layers_;
     Matrix head_;

@@ -1,6 +1,8 @@
 // The core by itself, for builds with sanitizers: every type and level, trees, moves, and shapes that must be refused.
 // Prints one line per check; the exit code is 1 if one fails.
 #include <algorithm>
+#include <atomic>
+#include <chrono>
 #include <cmath>
 #include <cstdio>
 #include <cstring>
@@ -294,10 +296,40 @@ void test_contenders() {
     expect(close, "sums of exponentials are close at every level");
 }
 
+// Every item is taken once in each round, also those of a thread that stands still in its first chunk until the others are done.
+void test_demand() {
+    constexpr int64_t kItems = 100, kRounds = 3, kPerChunk = 7;
+    const auto team = Team::of(3);
+    Demand demand(team->size(), kRounds);
+    bool once = true, others_went_on = true;
+    for (int pass = 0; pass < 2; ++pass) {
+        std::vector<std::atomic<int>> times(kItems * kRounds);
+        std::atomic<int64_t> done{0};
+        team->run([&](int index) {
+            demand.begin(index);
+            team->sync();
+            for (int64_t round = 0; round < kRounds; ++round) {
+                demand.run(round, kItems, kPerChunk, index, [&](int64_t first, int64_t last) {
+                    const auto begin = std::chrono::steady_clock::now();
+                    while (index == 1 && done < (round + 1) * kItems - (last - first) && others_went_on)
+                        others_went_on = std::chrono::steady_clock::now() - begin < std::chrono::seconds(10);
+                    for (int64_t i = first; i < last; ++i) ++times[static_cast<size_t>(round * kItems + i)];
+                    done += last - first;
+                });
+                team->sync();
+            }
+        });
+        for (const auto& count : times) once = once && count == 1;
+    }
+    expect(once, "every item is taken once");
+    expect(others_went_on, "a thread that stands still is not waited for with more than its chunk");
+}
+
 }  // namespace
 
 int main() {
     test_contenders();
+    test_demand();
     test_halves();
     test_products("random", random_floats(11 * 512, 1), true);
     test_products("at its largest", std::vector<float>(11 * 512, 1.0f), false);
