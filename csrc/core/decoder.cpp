@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <initializer_list>
+#include <utility>
 
 #include "core/packed.hpp"
 #include "core/requantize.hpp"
@@ -46,8 +47,8 @@ struct Decoder::Call {
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
                  std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
                  const std::string& packed)
-    : shape_(shape), k_(kernels(level)), team_(Team::of(threads)), demand_(team_->size(), kDivisions * shape.num_layers + 1), embedding_(embedding), final_norm_(std::move(final_norm)),
-      rope_(std::move(rope)), local_rope_(std::move(local_rope)) {
+    : shape_(shape), k_(kernels(level)), team_(Team::of(threads)), demand_(team_->size(), kDivisions * static_cast<int64_t>(layers.size()) + 1),
+      embedding_(embedding), final_norm_(std::move(final_norm)), rope_(std::move(rope)), local_rope_(std::move(local_rope)) {
     const Shape& s = shape_;
     const int64_t q_size = s.num_heads * s.head_dim, kv_size = s.num_kv_heads * s.head_dim;
     check(s.head_dim > 0 && s.head_dim % 16 == 0, "a head size that is not a multiple of 16");
