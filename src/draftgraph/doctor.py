@@ -22,7 +22,7 @@ from draftgraph.environment import OFFLINE, cache_dir, cpu_name, cpuinfo, is_off
 from draftgraph.models.catalog import CATALOG, is_pulled
 
 REQUIRED = ("numpy", "tokenizers", "jinja2", "gguf", "typer", "rich")
-SERVER = ("fastapi", "uvicorn", "httptools", "prometheus_client")
+SERVER = ("fastapi", "uvicorn", "prometheus_client")
 OPTIONAL = ("huggingface_hub", "llguidance", *SERVER)
 
 # The CPU features that the extension also asks for, by the names that /proc/cpuinfo has for them.

@@ -17,14 +17,13 @@ from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from draftgraph.config import ServerConfig
 from draftgraph.errors import ParameterError
 from draftgraph.server.routes import Service
 
 _HEAD_SECONDS = 10  # for the head of a request, idle time between two requests included
-_MOST_HEAD_BYTES = 65536
 _LAST_SECONDS = 2.0  # for the error events that end answers
 
 
@@ -131,40 +130,22 @@ class Server(uvicorn.Server):
             await asyncio.to_thread(self._service.engine.stop)
 
 
-class _Protocol(HttpToolsProtocol):
-    """A connection that is closed unless the head of a request arrives in time, in however many pieces, and is not
-    longer than heads are."""
+class _Protocol(H11Protocol):
+    """A connection that is closed unless the head of a request arrives in time, in however many pieces."""
 
-    _deadline: asyncio.TimerHandle | None = None  # while nothing but a head is awaited
-    _in_head = False
-    _head_bytes = 0  # of a head that comes in pieces, from the second on
+    _deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._await_head()
 
-    def data_received(self, data: bytes) -> None:
-        was_in_head = self._in_head
-        super().data_received(data)
-        self._head_bytes = self._head_bytes + len(data) if was_in_head and self._in_head else 0
-        if self._head_bytes > _MOST_HEAD_BYTES and not self.transport.is_closing():
-            self.send_400_response(f"The head of a request is at most {_MOST_HEAD_BYTES} bytes.")
-
-    def on_message_begin(self) -> None:
-        self._in_head = True
-        super().on_message_begin()
-
-    def on_headers_complete(self) -> None:
-        self._in_head = False
-        self._stop_waiting()
-        # NOTE: the parser answers what is raised here with 400, as RFC 9112 wants it for no host or two.
-        if self.parser.get_http_version() == "1.1" and [name for name, _ in self.headers].count(b"host") != 1:
-            raise ValueError("not one host")
-        super().on_headers_complete()
+    def handle_events(self) -> None:
+        super().handle_events()
+        if self.cycle is not None and not self.cycle.response_complete:
+            self._stop_waiting()
 
     def on_response_complete(self) -> None:
-        if not self.pipeline:  # else the next head is there
-            self._await_head()
+        self._await_head()
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:
