@@ -262,7 +262,7 @@ void Decoder::rotate_row(Call& c, const Layer& l, int64_t row, float* q, float* 
     }
 }
 
-// Rotation, the cache, and attention of this thread's (row, key head) pairs. Ends with a barrier.
+// Rotation, the cache, and attention of this thread's queries. Ends with a barrier.
 void Decoder::attention(Call& c, int64_t layer) {
     const Shape& s = shape_;
     const Layer& l = layers_[static_cast<size_t>(layer)];
@@ -281,12 +281,13 @@ void Decoder::attention(Call& c, int64_t layer) {
     }
     team_->sync();  // rows attend to rows of other threads
     const int64_t group = s.num_heads / s.num_kv_heads;
-    const Share pairs(c.rows * s.num_kv_heads, c.index, c.size);
-    for (int64_t i = pairs.begin; i < pairs.end; ++i) {
-        const int64_t r = i / s.num_kv_heads, h = i % s.num_kv_heads, end = c.offsets[r + 1];
+    const Share heads(c.rows * s.num_heads, c.index, c.size);
+    for (int64_t i = heads.begin, count; i < heads.end; i += count) {  // as many at a time as share their keys
+        const int64_t r = i / s.num_heads, first = i % s.num_heads, h = first / group, end = c.offsets[r + 1];
+        count = std::min((h + 1) * group - first, heads.end - i);
         const int64_t all = end - c.offsets[r], seen = l.window > 0 && l.window < all ? l.window : all;
-        k_.attend(c.qkv + r * stride + h * group * d, group, cell_keys(layer) + h * d, cell_values(layer) + h * d, c.cells + (end - seen), seen,
-                  cell_size, d, s.score_scale, c.scores, c.attended + r * s.num_heads * d + h * group * d);
+        k_.attend(c.qkv + r * stride + first * d, count, cell_keys(layer) + h * d, cell_values(layer) + h * d, c.cells + (end - seen), seen, cell_size,
+                  d, s.score_scale, c.scores, c.attended + r * s.num_heads * d + first * d);
     }
     sync(c);
 }

@@ -15,7 +15,7 @@ namespace draftgraph {
 namespace {
 
 // Changes whenever a tile's layout does.
-constexpr char kMagic[16] = "draftgraph-p001";
+constexpr char kMagic[16] = "draftgraph-p002";
 
 struct Head {
     char magic[16];

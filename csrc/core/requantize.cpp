@@ -8,21 +8,62 @@ namespace {
 
 constexpr int kBlock = 32;
 constexpr size_t kBlockBytes = 18;
+constexpr int kLanes = 8;
+constexpr float kHalf = 8;  // codes below zero
 
-int code_of(float x, float inverse) {
-    const int code = static_cast<int>(std::lrintf(x * inverse)) + 8;
-    return code < 0 ? 0 : code > 15 ? 15 : code;
-}
+typedef float floats __attribute__((vector_size(4 * kLanes)));
 
-float squared_error(const float* x, float d) {
-    const float inverse = d != 0 ? 1 / d : 0;
-    float error = 0;
-    for (int i = 0; i < kBlock; ++i) {
-        const float off = x[i] - d * static_cast<float>(code_of(x[i], inverse) - 8);
-        error += off * off;
+// 32 values, what an error of each counts, and the codes that a scale gives them, from -8 to 7.
+class Block {
+public:
+    explicit Block(const float* x) {
+        std::memcpy(x_, x, sizeof(x_));
+        floats squares{};
+        for (const floats& v : x_) squares += v * v;
+        const float mean = sum(squares) / kBlock;
+        for (int i = 0; i < kBlock; ++i) at(weight_, i) = std::sqrt(at(x_, i) * at(x_, i) + mean);
     }
-    return error;
-}
+
+    // The value furthest from zero.
+    float extreme() const {
+        float extreme = 0;
+        for (int i = 0; i < kBlock; ++i) extreme = std::fabs(at(x_, i)) > std::fabs(extreme) ? at(x_, i) : extreme;
+        return extreme;
+    }
+
+    // Rounds all values by a scale. Returns the scale that fits these codes best; what the error lacks then of its most is `gain`.
+    float fit(float scale, float& gain) {
+        const float inverse = scale != 0 ? 1 / scale : 0;
+        floats products{}, squares{};
+        for (int i = 0; i < kBlock / kLanes; ++i) {
+            floats code = x_[i] * inverse;
+            code = code > -kHalf ? code : floats{} - kHalf;  // as is what is no number
+            code = code < kHalf - 1 ? code : floats{} + (kHalf - 1);
+            codes_[i] = code + kMagic - kMagic;  // to the nearest whole number
+            const floats weighed = weight_[i] * codes_[i];
+            products += weighed * x_[i];
+            squares += weighed * codes_[i];
+        }
+        const float product = sum(products), square = sum(squares);
+        gain = square > 0 ? product * (product / square) : 0;
+        return square > 0 ? product / square : 0;
+    }
+
+    // The code of value i, from zero up.
+    uint32_t code(int i) const { return static_cast<uint32_t>(at(codes_, i) + kHalf); }
+
+private:
+    static constexpr float kMagic = 12582912.0f;
+    static float& at(floats* v, int i) { return reinterpret_cast<float*>(v)[i]; }
+    static float at(const floats* v, int i) { return v[i / kLanes][i % kLanes]; }
+    static float sum(floats v) {
+        float sum = 0;
+        for (int i = 0; i < kLanes; ++i) sum += v[i];
+        return sum;
+    }
+
+    floats x_[kBlock / kLanes], weight_[kBlock / kLanes], codes_[kBlock / kLanes];
+};
 
 }  // namespace
 
@@ -32,22 +73,20 @@ bool shrinks(Type type, int64_t inputs) {
 
 void quantize_row_q4_0(const float* x, int64_t inputs, uint8_t* out) {
     for (int64_t b = 0; b < inputs / kBlock; ++b, x += kBlock, out += kBlockBytes) {
-        float extreme = 0;
-        for (int i = 0; i < kBlock; ++i) extreme = std::fabs(x[i]) > std::fabs(extreme) ? x[i] : extreme;
-        float best = 0, least = INFINITY;
-        for (int step = -3; step <= 3; ++step) {  // the value furthest from zero becomes code 0, or is cut a little
-            const float d = half_to_float(float_to_half(extreme / (-8 + 0.4f * static_cast<float>(step))));
-            const float error = squared_error(x, d);
-            if (error < least) {
-                least = error;
-                best = d;
+        Block block(x);
+        const float extreme = block.extreme();
+        float best = 0, most = 0, gain = 0;
+        for (int step = -4; step <= 4; ++step) {  // the extreme becomes code 0, or is cut a little
+            const float scale = block.fit(extreme / (-kHalf + 0.4f * static_cast<float>(step)), gain);
+            if (gain > most) {
+                most = gain;
+                best = scale;
             }
         }
-        const uint16_t half = float_to_half(best);
-        std::memcpy(out, &half, 2);
-        const float inverse = best != 0 ? 1 / best : 0;
-        for (int i = 0; i < kBlock / 2; ++i)
-            out[2 + i] = static_cast<uint8_t>(code_of(x[i], inverse) | code_of(x[i + kBlock / 2], inverse) << 4);
+        const uint16_t d = float_to_half(block.fit(best, gain));
+        block.fit(half_to_float(d), gain);
+        std::memcpy(out, &d, 2);
+        for (int i = 0; i < kBlock / 2; ++i) out[2 + i] = static_cast<uint8_t>(block.code(i) | block.code(i + kBlock / 2) << 4);
     }
 }
 

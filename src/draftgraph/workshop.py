@@ -26,7 +26,7 @@ from draftgraph.plan.growth import ModelGrowth
 from draftgraph.plan.measure import cost_table
 from draftgraph.plan.planner import AutoPlanner, FixedPlanner, Planner
 from draftgraph.runner.base import Runner
-from draftgraph.runner.choose import cost_file, frequent_head, open_runner
+from draftgraph.runner.choose import cost_file, frequent_head, is_heavy, open_runner
 from draftgraph.runner.paged import PagedRunner
 from draftgraph.verify.accept import RULES
 from draftgraph.verify.grammar import Grammars
@@ -81,7 +81,7 @@ class Workshop:
     def pass_cost(self, argument: str | None = None) -> PassCost:
         """Returns what a pass of the target, or of the draft model `argument`, was measured to cost on this machine."""
         runner, model = (self.runner, self.target) if argument is None else self.drafts[argument]
-        return PassCost(cost_table(runner, cost_file(model, self.config, coarse=model is not self.target)))
+        return PassCost(cost_table(runner, cost_file(model, self.config, runner.weight_bytes)))
 
 
 def _context_length(model: ModelFiles, config: EngineConfig) -> int:
@@ -104,7 +104,7 @@ def most_drafts(config: DraftConfig) -> int:
     return config.budget if isinstance(config.budget, int) else MAX_BUDGET
 
 
-def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineConfig) -> Planner:
+def _planner(target: Model, runner: PagedRunner, draft: DraftConfig, engine: EngineConfig) -> Planner:
     """Returns the planner that the budget asks for.
 
     Under `residual` a text depends on how much was drafted, which must not depend on the clock.
@@ -113,7 +113,7 @@ def _planner(target: Model, runner: Runner, draft: DraftConfig, engine: EngineCo
         return FixedPlanner()
     if engine.acceptance == "residual":
         return FixedPlanner(_BUDGET_OF_RESIDUAL)
-    return AutoPlanner(PassCost(cost_table(runner, cost_file(target, engine))))
+    return AutoPlanner(PassCost(cost_table(runner, cost_file(target, engine, runner.weight_bytes))))
 
 
 def _setup(shop: Workshop, draft: DraftConfig, planner: Planner) -> DraftSetup:
@@ -151,9 +151,11 @@ def _open_draft(shop: Workshop, argument: str) -> tuple[PagedRunner, Model]:
         )
     longest = min(shop.context, model.config.context_length)
     # A model that drafts for itself shows what drafting does, and stays as it is.
-    reduced = frequent_head(model) if model is not shop.target else None
+    only_drafts = model is not shop.target
+    reduced = frequent_head(model) if only_drafts else None
+    coarse = only_drafts and is_heavy(model, shop.runner.weight_bytes)
     most = PREFILL_CHUNK + MAX_BUDGET + ModelGrowth.most_guesses + 1
-    return open_runner(model, model.tokenizer.size, shop.config, longest, most, reduced=reduced), model
+    return open_runner(model, model.tokenizer.size, shop.config, longest, most, reduced=reduced, coarse=coarse), model
 
 
 def _corpus(model: Model, file: str | None) -> list[int]:

@@ -6,6 +6,7 @@ In: a model and the engine's settings. Out: a runner with its memory allocated.
 from __future__ import annotations
 
 import hashlib
+import math
 import shutil
 import threading
 import warnings
@@ -17,7 +18,7 @@ from pathlib import Path
 from draftgraph.config import EngineConfig
 from draftgraph.environment import cache_dir, cpu_name, kernel_level, num_cores
 from draftgraph.errors import ParameterError, UnsupportedModelError
-from draftgraph.models.families import Source, load_weights
+from draftgraph.models.families import Source, load_weights, weight_names
 from draftgraph.models.gguf import GgufFile
 from draftgraph.models.loader import Model, ModelFiles
 from draftgraph.models.quantize import QuantizedFolder
@@ -28,6 +29,7 @@ from draftgraph.runner.paged import PagedRunner
 from draftgraph.runner.reference import ReferenceRunner
 
 _DROP_SECONDS = 0.02
+_HEAVY = 1 / 8  # of what the target reads
 _FREQUENT = 49_152  # 96 to 99% of what is written in English and code, by the first ids of a vocabulary of 152,000
 
 
@@ -39,14 +41,15 @@ def open_runner(
     max_open: int,
     *,
     reduced: ReducedHead | None = None,
+    coarse: bool = False,
 ) -> PagedRunner:
     """Returns the runner that `config.runner` names; "auto" is the native one where it can compute the model.
 
     Args:
         vocab_size: number of real token ids.
         context_length, max_open: as `PagedRunner`.
-        reduced: the head of a model that only drafts: on the native runner its weights are repacked to 4 bits, and its
-            head is reduced to these tokens and those it has read.
+        reduced: for a model that only drafts: its head on the native runner, these tokens and those it has read.
+        coarse: for a model that only drafts: on the native runner its weights are repacked to 4 bits.
 
     Raises:
         UnsupportedModelError: "native" was named and cannot compute it.
@@ -68,7 +71,8 @@ def open_runner(
     with _dropping_pages(source):
         if config.runner == "reference" or obstacle is not None:
             return ReferenceRunner(model.config, load_weights(source, model.config), **sizes)
-        packed = _packed_file(model, config.quantize, reduced is not None) if config.packed == "keep" else None
+        setting = (config.quantize, reduced is not None, coarse)
+        packed = _packed_file(model, *setting) if config.packed == "keep" else None
         runner = NativeRunner(
             source,
             model.config,
@@ -77,6 +81,7 @@ def open_runner(
             level=kernel_level(),
             packed="" if packed is None else str(packed),
             reduced=reduced,
+            coarse=coarse,
         )
     if packed is not None:
         _check_kept(packed, runner.weight_bytes)
@@ -124,13 +129,39 @@ def _source(model: ModelFiles, quantize: str) -> Source:
     return QuantizedFolder(model.path, quantize)
 
 
-def cost_file(model: ModelFiles, config: EngineConfig, *, coarse: bool = False) -> Path:
-    """Returns where the measured pass costs of this model, runner, machine and number of threads are kept."""
-    setting = (coarse, config.runner, config.threads or num_cores(), kernel_level(), cpu_name(), version("draftgraph"))
+def is_heavy(model: ModelFiles, target_bytes: int) -> bool:
+    """Whether a pass over a draft model's layers weighs beside one of the target, which reads `target_bytes`.
+
+    Coarser weights make its passes shorter and its guesses worse: that pays where the passes are a good part of a step.
+    """
+    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # slow to import, hence not at the top
+
+    num_bytes = 0.0
+    for weight in weight_names(model.source, model.config):
+        if weight.layer >= 0:
+            size, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[model.source.type_name(weight.name)]]
+            num_bytes += math.prod(weight.shape) * block_bytes / size
+    return num_bytes > _HEAVY * target_bytes
+
+
+def cost_file(model: ModelFiles, config: EngineConfig, weight_bytes: int) -> Path:
+    """Returns where the measured pass costs of this model, runner, machine and number of threads are kept.
+
+    Args:
+        weight_bytes: of the runner; they tell a model from the same one repacked to draft.
+    """
+    setting = (
+        weight_bytes,
+        config.runner,
+        config.threads or num_cores(),
+        kernel_level(),
+        cpu_name(),
+        version("draftgraph"),
+    )
     return cache_dir() / "costs" / f"{_stamp(model, config.quantize, *setting)}.json"
 
 
-def _packed_file(model: ModelFiles, quantize: str, coarse: bool) -> Path | None:
+def _packed_file(model: ModelFiles, *setting: object) -> Path | None:
     """Returns where the packed weights of exactly these model files are kept; makes the folder.
 
     Warns, and returns None, where there can be no such folder: a model loads without it.
@@ -141,7 +172,7 @@ def _packed_file(model: ModelFiles, quantize: str, coarse: bool) -> Path | None:
     except OSError as error:
         _warn_not_kept(folder, str(error.strerror))
         return None
-    return folder / f"{_stamp(model, quantize, coarse)}.bin"
+    return folder / f"{_stamp(model, *setting)}.bin"
 
 
 def _stamp(model: ModelFiles, *setting: object) -> str:

@@ -62,6 +62,7 @@ class NativeBackend:
         level: str,
         packed: str,
         reduced: ReducedHead | None,
+        coarse: bool,
     ) -> None:
         self.threads = threads
         self._reduced = reduced
@@ -96,7 +97,7 @@ class NativeBackend:
                 num_positions=num_positions,
                 rope_dim=config.rope_dim,
                 rope_interleaved=config.rope_interleaved,
-                coarse=reduced is not None,
+                coarse=coarse,
                 gelu=config.activation == "gelu",
                 norm_eps=config.norm_eps,
                 embedding_scale=config.embedding_scale,
@@ -155,7 +156,8 @@ class NativeRunner(PagedRunner):
         threads: threads of the core, the calling one included.
         level: kernel level, or "" for the fastest this CPU can run.
         packed: file that keeps the packed weights for the next start, or "" for none.
-        reduced: for a draft model: the head's tokens; the weights are then repacked to 4 bits where they have more.
+        reduced: for a draft model: the head's tokens.
+        coarse: for a draft model: repack the weights to 4 bits where they have more.
     """
 
     def __init__(
@@ -171,6 +173,7 @@ class NativeRunner(PagedRunner):
         level: str = "",
         packed: str = "",
         reduced: ReducedHead | None = None,
+        coarse: bool = False,
         num_cells: int = 0,
     ) -> None:
         num_cells = num_cells or cells_needed(context_length, num_slots, max_open)
@@ -185,6 +188,7 @@ class NativeRunner(PagedRunner):
                 level=level,
                 packed=packed,
                 reduced=reduced,
+                coarse=coarse,
             )
         except core.BadMatrixError as error:
             raise ModelFileError(f"{source.path}: {error}", "tensors that agree", "convert the model again") from error
