@@ -42,7 +42,7 @@ struct Kernels {
     void (*attend)(const float* q, int64_t group, const uint16_t* keys, const uint16_t* values, const int32_t* cells, int64_t n,
                    int64_t cell_stride, int64_t head_dim, float scale, float* scores, float* out);
 
-    // The ids of the k largest of n values, largest first, the lower id first on a tie.
+    // The ids of the k largest of n values, largest first, the lower id first on a tie. What is no number counts as infinite.
     void (*likeliest)(const float* values, int64_t n, int64_t k, int32_t* ids);
 
     // Fills `ids` (room for n) with, in rising order, every id whose score + Gumbel noise may lie within `margin` of the largest;

@@ -148,11 +148,11 @@ class Request:
 
     def ending(self, tokens: Sequence[int]) -> tuple[int, FinishReason | None]:
         """Returns how many of `tokens` plain decoding would write, and why it would end there. Modifies nothing."""
-        stream = self._stream.copy()
+        stream = self._stream.copy() if self.sampling.stop else None
         for count, token in enumerate(tokens, start=1):
             if self._is_end(token):
                 return count, FinishReason.STOP
-            if stream.push(token)[1]:
+            if stream is not None and stream.push(token)[1]:
                 return count, FinishReason.STOP
             reason = None if self.constraint is None else self.constraint.ending(tokens[:count])
             if reason is not None:

@@ -163,6 +163,11 @@ class BlockTable:
             self.blocks[index] = self._pool.publish(self.blocks[index], key)
             self.keys.append(key)
 
+    def first_cells(self, count: int) -> Cells:
+        """Returns the physical cells of logical indices [0, count)."""
+        blocks = np.asarray(self.blocks, np.intp)[:, np.newaxis]
+        return (blocks * BLOCK + np.arange(BLOCK)).reshape(-1)[:count]
+
     def cells(self, indices: npt.ArrayLike) -> Cells:
         """Returns the physical cells of these logical indices."""
         logical = np.asarray(indices, np.intp)

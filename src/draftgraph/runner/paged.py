@@ -194,7 +194,7 @@ class PagedRunner:
     def committed_keys(self, slot: int, layer: int) -> tuple[FloatArray, FloatArray]:
         """Returns copies of a slot's committed keys and values, [kv_heads, committed, head_dim] each."""
         state = self._slots[slot]
-        return self._backend.read(layer, state.table.cells(np.arange(state.committed)))
+        return self._backend.read(layer, state.table.first_cells(state.committed))
 
     def check(self) -> None:
         """Asserts that every block is accounted for, and that those published are the full ones, by their text."""
@@ -206,17 +206,17 @@ class PagedRunner:
     def _append(self, state: _Slot, ext: Extension) -> list[Cells]:
         """Adds the nodes of `ext` to the open tree. Returns for each of them the cells it attends to, its own last."""
         first = len(state.parents)
-        parents = state.parents + ext.parents.tolist()
+        tokens, parents = ext.tokens.tolist(), state.parents + ext.parents.tolist()
         assert all(-1 <= parent < first + i for i, parent in enumerate(parents[first:])), "a node precedes its parent"
-        assert ((ext.tokens >= 0) & (ext.tokens < self.vocab_size)).all(), "a token is outside the vocabulary"
+        assert all(0 <= token < self.vocab_size for token in tokens), "a token is outside the vocabulary"
         paths = [path_to(parents, node) for node in range(first, len(parents))]
         longest = state.committed + max(map(len, paths))
         if longest > self.context_length or len(parents) > self.context_length + self._max_open - state.committed:
             raise CapacityError(
                 f"{longest} tokens in a slot", f"at most {self.context_length}", "raise --context or shorten the prompt"
             )
-        state.tokens, state.parents = state.tokens + ext.tokens.tolist(), parents
+        state.tokens, state.parents = state.tokens + tokens, parents
         state.table.resize(state.committed + len(parents))
-        cells = state.table.cells(np.arange(state.committed + len(parents)))
+        cells = state.table.first_cells(state.committed + len(parents))
         committed, open_cells = cells[: state.committed], cells[state.committed :]
         return [np.concatenate([committed, open_cells[path]]) for path in paths]

@@ -10,6 +10,7 @@ min-p. Ties at a border are kept by the lowest id.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -66,8 +67,9 @@ class TargetDistribution:
         Raises:
             ModelFileError: the model computed a value that is not a number.
         """
-        row = self._row(path[-1] if path else self._tree.root)
-        if not np.isfinite(row.max()):
+        node = path[-1] if path else self._tree.root
+        row = self._row(node)
+        if not math.isfinite(row[self._likeliest[node - self._tree.first_row, 0]]):
             raise ModelFileError(
                 "the model computed logits that are not finite",
                 "finite logits",
@@ -97,7 +99,7 @@ class TargetDistribution:
 
     def successors(self) -> IntArray:
         """Returns [rows, k]: the ids of the k largest raw logits of each row, largest first."""
-        return likeliest(self._rows, NUM_SUCCESSORS)
+        return self._likeliest
 
     def logprobs(self, tokens: Sequence[int], nodes: Sequence[int]) -> tuple[TokenLogprobs, ...] | None:
         """Returns how likely each emitted token was at its own place; None if the request did not ask.
@@ -143,6 +145,10 @@ class TargetDistribution:
             known = (written, logits[written], counts[written])
             for tokens, values, times in (known, (added, before, counts[added] + more)):
                 logits[tokens] = values - (sampling.presence_penalty + sampling.frequency_penalty * times)
+
+    @cached_property
+    def _likeliest(self) -> IntArray:
+        return likeliest(self._rows, NUM_SUCCESSORS)
 
     @cached_property
     def _seen(self) -> npt.NDArray[np.int64]:

@@ -23,6 +23,15 @@ def test_both_versions_give_what_a_stable_sort_gives(vocabulary: int, distinct: 
     assert (likeliest_reference(values, min(8, vocabulary)) == expected).all()
 
 
+@pytest.mark.parametrize("place", [0, 20, 41])
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_what_is_no_number_comes_first(place: int, bad: float) -> None:
+    values = np.arange(42, 0, -1, dtype=np.float32)[np.newaxis]
+    values[0, place] = bad
+    assert likeliest(values, 3)[0, 0] == place
+    assert likeliest_reference(values, 3)[0, 0] == place
+
+
 def test_no_ids_are_wanted() -> None:
     assert likeliest(np.ones((3, 20), np.float32), 0).shape == (3, 0)
 

@@ -84,6 +84,8 @@ def test_cells_follow_the_tables_blocks_and_are_distinct() -> None:
     for table, found in zip(tables, cells, strict=True):
         for logical in (0, 1, BLOCK - 1, BLOCK, 2 * BLOCK + 5):
             assert found[logical] == table.blocks[logical // BLOCK] * BLOCK + logical % BLOCK
+    for count in (0, 1, BLOCK, 2 * BLOCK + 3):
+        assert tables[1].first_cells(count).tolist() == cells[1][:count].tolist()
     assert tables[0].cells([]).shape == (0,)
     with pytest.raises(IndexError):
         tables[0].cells([3 * BLOCK])
