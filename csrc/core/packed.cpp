@@ -14,7 +14,7 @@
 namespace draftgraph {
 namespace {
 
-// Changes whenever a tile's layout does.
+// Changes whenever a tile's layout does, or what requantising writes into it.
 constexpr char kMagic[16] = "draftgraph-p002";
 
 struct Head {

@@ -21,7 +21,7 @@ public:
         floats squares{};
         for (const floats& v : x_) squares += v * v;
         const float mean = sum(squares) / kBlock;
-        for (int i = 0; i < kBlock; ++i) at(weight_, i) = std::sqrt(at(x_, i) * at(x_, i) + mean);
+        for (int i = 0; i < kBlock; ++i) weight_[i / kLanes][i % kLanes] = std::sqrt(at(x_, i) * at(x_, i) + mean);
     }
 
     // The value furthest from zero.
@@ -31,8 +31,13 @@ public:
         return extreme;
     }
 
-    // Rounds all values by a scale. Returns the scale that fits these codes best; what the error lacks then of its most is `gain`.
-    float fit(float scale, float& gain) {
+    // The scale that fits some codes best, and what the error lacks then of its most.
+    struct Fit {
+        float scale = 0, gain = 0;
+    };
+
+    // Rounds all values by a scale. Returns what fits these codes.
+    Fit round(float scale) {
         const float inverse = scale != 0 ? 1 / scale : 0;
         floats products{}, squares{};
         for (int i = 0; i < kBlock / kLanes; ++i) {
@@ -45,8 +50,7 @@ public:
             squares += weighed * codes_[i];
         }
         const float product = sum(products), square = sum(squares);
-        gain = square > 0 ? product * (product / square) : 0;
-        return square > 0 ? product / square : 0;
+        return square > 0 ? Fit{product / square, product * (product / square)} : Fit{};
     }
 
     // The code of value i, from zero up.
@@ -54,7 +58,6 @@ public:
 
 private:
     static constexpr float kMagic = 12582912.0f;
-    static float& at(floats* v, int i) { return reinterpret_cast<float*>(v)[i]; }
     static float at(const floats* v, int i) { return v[i / kLanes][i % kLanes]; }
     static float sum(floats v) {
         float sum = 0;
@@ -75,16 +78,13 @@ void quantize_row_q4_0(const float* x, int64_t inputs, uint8_t* out) {
     for (int64_t b = 0; b < inputs / kBlock; ++b, x += kBlock, out += kBlockBytes) {
         Block block(x);
         const float extreme = block.extreme();
-        float best = 0, most = 0, gain = 0;
+        Block::Fit best;
         for (int step = -4; step <= 4; ++step) {  // the extreme becomes code 0, or is cut a little
-            const float scale = block.fit(extreme / (-kHalf + 0.4f * static_cast<float>(step)), gain);
-            if (gain > most) {
-                most = gain;
-                best = scale;
-            }
+            const Block::Fit fit = block.round(extreme / (-kHalf + 0.4f * static_cast<float>(step)));
+            if (fit.gain > best.gain) best = fit;
         }
-        const uint16_t d = float_to_half(block.fit(best, gain));
-        block.fit(half_to_float(d), gain);
+        const uint16_t d = float_to_half(block.round(best.scale).scale);
+        block.round(half_to_float(d));
         std::memcpy(out, &d, 2);
         for (int i = 0; i < kBlock / 2; ++i) out[2 + i] = static_cast<uint8_t>(block.code(i) | block.code(i + kBlock / 2) << 4);
     }

@@ -6,7 +6,6 @@ In: a model and the engine's settings. Out: a runner with its memory allocated.
 from __future__ import annotations
 
 import hashlib
-import math
 import shutil
 import threading
 import warnings
@@ -134,14 +133,8 @@ def is_heavy(model: ModelFiles, target_bytes: int) -> bool:
 
     Coarser weights make its passes shorter and its guesses worse: that pays where the passes are a good part of a step.
     """
-    from gguf import GGML_QUANT_SIZES, GGMLQuantizationType  # slow to import, hence not at the top
-
-    num_bytes = 0.0
-    for weight in weight_names(model.source, model.config):
-        if weight.layer >= 0:
-            size, block_bytes = GGML_QUANT_SIZES[GGMLQuantizationType[model.source.type_name(weight.name)]]
-            num_bytes += math.prod(weight.shape) * block_bytes / size
-    return num_bytes > _HEAVY * target_bytes
+    names = [weight.name for weight in weight_names(model.source, model.config) if weight.layer >= 0]
+    return sum(model.source.blocks(name).nbytes for name in names) > _HEAVY * target_bytes
 
 
 def cost_file(model: ModelFiles, config: EngineConfig, weight_bytes: int) -> Path:
