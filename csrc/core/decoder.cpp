@@ -42,6 +42,7 @@ struct Decoder::Call {
     int index, size;  // this thread among those that share the rows
     float *scores, *edge;  // the thread's own
     int64_t division = 0;  // the number of the next one
+    const float* input = nullptr;  // the rows that the next matrices read
 };
 
 Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
@@ -166,11 +167,6 @@ void Decoder::reserve(int64_t rows, int64_t longest) {
             grow(in->totals, each * (widest / 32 + 1));
             grow(in->sums, each * (widest / 16 + 1));
             grow(in->pairs, each * (widest / 64 + 1));
-            in->a.q = in->q.data();
-            in->a.scale = in->scale.data();
-            in->a.sum32 = in->a.zero16 = in->sums.data();
-            in->a.total32 = in->totals.data();
-            in->a.pair = in->pairs.data();
         }
     }
 }
@@ -182,9 +178,14 @@ bool Decoder::own_rows(int64_t rows) const { return team_->size() > 1 && rows >=
 // Whether each thread prepares what it reads in a space of its own; else the first space is everybody's.
 bool Decoder::alone(int64_t rows) const { return rows <= kAlone || own_rows(rows); }
 
-const Activations& Decoder::input_for(const Space& space, const Matrix& m) {
-    const int block = type_info(m.type).block;
-    return block == 1 ? space.in1.a : block == 32 ? space.in32.a : space.in256.a;
+// A view of buffers that threads may share: each thread makes its own, so there is nothing to write but the buffers' contents.
+Activations Decoder::activations(Input& in, const float* x, int64_t inputs) {
+    return {in.q.data(), in.scale.data(), in.sums.data(), in.totals.data(), in.sums.data(), in.pairs.data(), x, inputs};
+}
+
+// What `m` reads: the rows that this thread's last `quantize` was given.
+Activations Decoder::input_for(const Call& c, const Matrix& m) {
+    return activations(type_info(m.type).block == 256 ? c.space.in256 : c.space.in32, c.input, m.inputs);
 }
 
 // Waits for the threads that share the rows.
@@ -198,10 +199,7 @@ void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer
         bool asked = false;
         for (const Matrix* m : readers) asked = asked || type_info(m->type).block == block;
         if (!asked) continue;
-        Input& in = block == 32 ? c.space.in32 : c.space.in256;
-        if (c.alone || c.index == 0) in.a.inputs = inputs;
-        Activations a = in.a;
-        a.inputs = inputs;
+        Activations a = activations(block == 32 ? c.space.in32 : c.space.in256, x, inputs);
         const int64_t blocks = inputs / block;
         const Share share = c.alone ? Share(c.rows * blocks, 0, 1) : Share(c.rows * blocks, c.index, c.size);
         for (int64_t i = share.begin; i < share.end;) {
@@ -211,10 +209,7 @@ void Decoder::quantize(Call& c, const float* x, int64_t inputs, std::initializer
             i = row * blocks + last;
         }
     }
-    if (c.alone || c.index == 0) {
-        c.space.in1.a.x = x;
-        c.space.in1.a.inputs = inputs;
-    }
+    c.input = x;
     if (!c.alone) sync(c);
 }
 
@@ -227,7 +222,7 @@ template <class Work> void Decoder::divide(Call& c, int64_t tiles, size_t tile_b
 
 // out [rows][stride] = x · mᵀ for some tiles.
 void Decoder::multiply(Call& c, const Matrix& m, float* out, int64_t stride, int64_t begin, int64_t end) {
-    k_.gemm(m, input_for(c.space, m), c.rows, out + begin * kTile, stride, begin, end);
+    k_.gemm(m, input_for(c, m), c.rows, out + begin * kTile, stride, begin, end);
 }
 
 // Normalises the residual stream's rows for what reads them next. Ends as `quantize` does.
@@ -377,7 +372,7 @@ void Decoder::head_pass(Call& c) {
         multiply(c, head_, c.logits, s.head, begin, std::min(end, whole));
         if (end <= whole) return;
         // The last tile is wider than what is left of the row.
-        k_.gemm(head_, input_for(c.space, head_), c.rows, c.edge, kTile, whole, whole + 1);
+        k_.gemm(head_, input_for(c, head_), c.rows, c.edge, kTile, whole, whole + 1);
         for (int64_t r = 0; r < c.rows; ++r)
             std::memcpy(c.logits + r * s.head + whole * kTile, c.edge + r * kTile, sizeof(float) * static_cast<size_t>(s.head - whole * kTile));
     });

@@ -99,11 +99,10 @@ private:
         std::vector<int8_t> q;
         std::vector<float> scale, totals;
         std::vector<int32_t> sums, pairs;
-        Activations a;
     };
     struct Space {  // normalised rows, and what matrices read
         std::vector<float> normed;
-        Input in1, in32, in256;
+        Input in32, in256;
     };
     struct Call;
 
@@ -119,7 +118,8 @@ private:
     bool own_rows(int64_t rows) const;
     bool alone(int64_t rows) const;
     void sync(const Call& c);
-    static const Activations& input_for(const Space& space, const Matrix& m);
+    static Activations activations(Input& in, const float* x, int64_t inputs);
+    static Activations input_for(const Call& c, const Matrix& m);
     void quantize(Call& c, const float* x, int64_t inputs, std::initializer_list<const Matrix*> readers);
     template <class Work> void divide(Call& c, int64_t tiles, size_t tile_bytes, const Work& work);
     void multiply(Call& c, const Matrix& m, float* out, int64_t stride, int64_t begin, int64_t end);

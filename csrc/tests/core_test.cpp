@@ -139,15 +139,18 @@ void test_attention() {
     expect(same, "attention of 1 to 13 queries has the same bits at every level");
 }
 
-// A decoder of two layers with every option on, over tensors that this object owns.
+// A decoder of two layers with every option on, over tensors that this object owns. Matrices of F32 have awkward sizes, those of
+// other types whole blocks; `type` is that of the first layer and the head, `other` that of the second and the embedding.
 struct Tiny {
-    explicit Tiny(int threads, const std::string& level) {
+    Tiny(int threads, const std::string& level, Type type = Type::F32, Type other = Type::F32) {
+        const bool plain = type_info(type).block == 1 && type_info(other).block == 1;
+        const int64_t hidden = plain ? 72 : 256, intermediate = plain ? 100 : 512, d = plain ? 16 : 64, q = 4 * d, kv = 2 * d;
         shape.num_layers = 2;
-        shape.hidden = 72;
-        shape.intermediate = 100;
+        shape.hidden = hidden;
+        shape.intermediate = intermediate;
         shape.num_heads = 4;
         shape.num_kv_heads = 2;
-        shape.head_dim = 16;
+        shape.head_dim = d;
         shape.vocab = 77;
         shape.head = 77;
         shape.num_cells = 64;
@@ -158,22 +161,30 @@ struct Tiny {
         shape.embedding_scale = 2;
         shape.score_scale = 0.25f;
         uint32_t seed = 1;
-        const auto tensor = [&](int64_t outputs, int64_t inputs) {
-            values.push_back(random_floats(outputs * inputs, seed++));
-            for (float& value : values.back()) value /= __builtin_sqrtf(static_cast<float>(inputs));
-            return TensorView{Type::F32, outputs, inputs, reinterpret_cast<const uint8_t*>(values.back().data()), values.back().size() * 4};
+        const auto tensor = [&](Type kind, int64_t outputs, int64_t inputs) {
+            if (type_info(kind).block > 1) {
+                data.push_back(make_bytes(kind, outputs, inputs, true));
+                return TensorView{kind, outputs, inputs, data.back().data(), data.back().size()};
+            }
+            std::vector<float> values = random_floats(outputs * inputs, seed++);
+            for (float& value : values) value /= __builtin_sqrtf(static_cast<float>(inputs));
+            const auto* first = reinterpret_cast<const uint8_t*>(values.data());
+            data.emplace_back(first, first + values.size() * sizeof(float));
+            return TensorView{Type::F32, outputs, inputs, data.back().data(), data.back().size()};
         };
         const auto ones = [](int64_t n) { return std::vector<float>(static_cast<size_t>(n), 1.0f); };
-        const TensorView embedding = tensor(80, 72), head = tensor(77, 72);
-        std::vector<LayerViews> layers(2);
-        for (LayerViews& l : layers) {
-            l = {tensor(64, 72), tensor(32, 72), tensor(32, 72), tensor(72, 64), tensor(100, 72), tensor(100, 72), tensor(72, 100), {}, 0, false};
-            l.vectors = {ones(72), ones(72), ones(64), ones(32), ones(32), ones(16), ones(16), ones(72), ones(72)};
+        const TensorView embedding = tensor(other, 80, hidden), head = tensor(type, 77, hidden);
+        std::vector<LayerViews> layers;
+        for (const Type kind : {type, other}) {
+            LayerViews l{tensor(kind, q, hidden), tensor(kind, kv, hidden), tensor(kind, kv, hidden), tensor(kind, hidden, q),
+                         tensor(kind, intermediate, hidden), tensor(kind, intermediate, hidden), tensor(kind, hidden, intermediate), {}, 0, false};
+            l.vectors = {ones(hidden), ones(hidden), ones(q), ones(kv), ones(kv), ones(d), ones(d), ones(hidden), ones(hidden)};
+            layers.push_back(l);
         }
         layers[0].window = 5;
         layers[0].local_rope = true;
         const RopeTable table{ones(40 * 8), std::vector<float>(40 * 8, 0.0f)};
-        decoder = std::make_unique<Decoder>(shape, embedding, head, layers, ones(72), table, table, threads, level, "");
+        decoder = std::make_unique<Decoder>(shape, embedding, head, layers, ones(hidden), table, table, threads, level, "");
     }
 
     // The logits of a chain of tokens, `chunk` at a time, in cells [first, …).
@@ -196,19 +207,25 @@ struct Tiny {
     }
 
     Shape shape;
-    std::vector<std::vector<float>> values;
+    std::vector<std::vector<uint8_t>> data;
     std::unique_ptr<Decoder> decoder;
 };
 
+// Chunks of 1, 9 and 30 rows: prepared by every thread for itself, by all together, and (on 2 threads) each with rows of its own.
 void test_decoder() {
     std::vector<int32_t> tokens;
     for (int32_t i = 0; i < 30; ++i) tokens.push_back(i * 7 % 77);
-    const std::vector<float> expected = Tiny(1, "portable").chain(tokens, 1);
-    bool same = true;
-    for (const std::string& level : kernel_levels())
-        for (const int threads : {1, 2, 4})
-            for (const size_t chunk : {size_t{1}, size_t{7}, size_t{30}}) same = same && Tiny(threads, level).chain(tokens, chunk) == expected;
-    expect(same, "a text has the same rows in any chunks, on any threads, at every level");
+    const std::pair<Type, Type> kinds[] = {{Type::F32, Type::F32}, {Type::Q8_0, Type::Q8_0}, {Type::Q4_0, Type::Q5_1}, {Type::Q4_K, Type::Q6_K}, {Type::Q5_K, Type::Q8_0}};
+    for (const auto& [type, other] : kinds) {
+        const std::vector<float> expected = Tiny(1, "portable", type, other).chain(tokens, 1);
+        bool same = std::all_of(expected.begin(), expected.end(), [](float x) { return std::isfinite(x); });
+        for (const std::string& level : kernel_levels())
+            for (const int threads : {1, 2, 4})
+                for (const size_t chunk : {size_t{1}, size_t{9}, size_t{30}})
+                    same = same && Tiny(threads, level, type, other).chain(tokens, chunk) == expected;
+        expect(same, "types " + std::to_string(static_cast<uint32_t>(type)) + " and " + std::to_string(static_cast<uint32_t>(other)) +
+                         ": a text has the same rows in any chunks, on any threads, at every level");
+    }
 
     Tiny tiny(2, "");
     tiny.chain(tokens, 30, 20);
