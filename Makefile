@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize schemathesis transformers playground-picture serve-mixed serve-load serve-storm serve-soak clean
+.PHONY: demo test lint sanitize tsan schemathesis fuzz-schemas transformers playground-picture serve-mixed serve-load serve-storm serve-soak clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -23,16 +23,23 @@ lint: $(INSTALLED)
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-# The C++ core's own tests under AddressSanitizer and UndefinedBehaviorSanitizer.
-SANITIZERS := -O1 -g -fsanitize=address,undefined -fno-sanitize-recover=undefined
-sanitize:
-	cmake -S . -B build/sanitize -DDRAFTGRAPH_CORE_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$(SANITIZERS)" >/dev/null
-	cmake --build build/sanitize --parallel 2
-	build/sanitize/core_test
+# The C++ core's own tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer.
+sanitize: FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+tsan: FLAGS := -fsanitize=thread
+sanitize tsan:
+	cmake -S . -B build/$@ -DDRAFTGRAPH_CORE_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g $(FLAGS)" >/dev/null
+	cmake --build build/$@ --parallel 2
+	build/$@/core_test
 
 # A hundred made-up requests, valid and not, for every operation of the server: takes some minutes.
 schemathesis: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/server/test_schema.py --schema-examples 100
+
+# Schemas that are made to end, hold up or mislead a server. An hour: make fuzz-schemas MINUTES=60 SEED=1
+MINUTES ?= 3
+SEED ?= $(shell date +%s)
+fuzz-schemas: $(INSTALLED)
+	$(BIN)/python tests/fuzz/fuzz_schemas.py --minutes $(MINUTES) --seed $(SEED)
 
 # Every family beside transformers, which it installs.
 transformers: $(INSTALLED)

@@ -13,11 +13,10 @@ from __future__ import annotations
 
 import functools
 import json
-import math
+import os
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import Decimal
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,13 +24,12 @@ import numpy as np
 from draftgraph.config import SamplingParams
 from draftgraph.errors import MissingPackageError, ParameterError
 from draftgraph.types import FinishReason, Mask
+from draftgraph.verify.schemas import read_schema
+from draftgraph.verify.trial import GrammarTrial
 
 if TYPE_CHECKING:
     from llguidance import LLMatcher, LLTokenizer
 
-# NOTE: compiling `multipleOf` takes time and memory in proportion to the product of the numbers, without a limit of its
-# own: 50 000 takes 0.2 s, a million 10 s and 0.7 GB.
-_LARGEST_MULTIPLE = 50_000
 _WHITESPACE = (
     r"[\x20\x0A\x0D\x09]{1,64}"  # between the parts of a JSON text; without an end, some models never leave it
 )
@@ -72,24 +70,37 @@ class Grammars:
             return None
         name, text = sampling.constraint
         llguidance = _llguidance(name)
+        source = _SOURCES[name](llguidance, text)
+        if fault := self._trial.fault(source):
+            raise _refused(name, _reason(fault))
         limits = llguidance.LLParserLimits(verbose_errors=False)
-        matcher = llguidance.LLMatcher(self.words, _SOURCES[name](llguidance, text), log_level=0, limits=limits)
+        matcher = llguidance.LLMatcher(self.words, source, log_level=0, limits=limits)
         constraint = GrammarConstraint(matcher, self)
         if matcher.is_error() or constraint.allowed(()) is None:
-            reason = _reason(matcher.get_error())
-            unsatisfied = not reason or reason.startswith("NoExtension")
-            raise _refused(name, "no text satisfies it, except an empty one" if unsatisfied else reason)
+            raise _refused(name, _reason(matcher.get_error()))
         return constraint
 
     @functools.cached_property
     def words(self) -> LLTokenizer:
-        """The model's words as llguidance wants them. A model without end tokens gets one that it cannot write."""
+        """The model's words as llguidance wants them."""
         llguidance = _llguidance("grammar")
-        pieces = [self._token_bytes(token) for token in range(self.size)]
-        ends = sorted(self.end_ids or {self.size})
-        wrapped = llguidance.TokenizerWrapper(_Words([*pieces, b""], ends, self._encode))
-        words: LLTokenizer = llguidance.LLTokenizer(wrapped, n_vocab=self.size + 1, eos_token=ends)
+        wrapped = llguidance.TokenizerWrapper(_Words(self._pieces, self._ends, self._encode))
+        words: LLTokenizer = llguidance.LLTokenizer(wrapped, n_vocab=len(self._pieces), eos_token=self._ends)
         return words
+
+    @functools.cached_property
+    def _trial(self) -> GrammarTrial:
+        library = os.path.dirname(os.path.dirname(_llguidance("grammar").__file__))
+        return GrammarTrial(self._pieces, self._ends, library)
+
+    @property
+    def _pieces(self) -> list[bytes]:
+        return [*(self._token_bytes(token) for token in range(self.size)), b""]
+
+    @property
+    def _ends(self) -> list[int]:
+        """The end tokens. A model without any gets one that it cannot write."""
+        return sorted(self.end_ids or {self.size})
 
     @functools.cached_property
     def speakable(self) -> Mask:
@@ -188,6 +199,8 @@ def no_grammars(sampling: SamplingParams) -> None:
 
 def _reason(error: str) -> str:
     """Returns in one line what llguidance says in many: the first, and what is wrong with a regular expression."""
+    if not error or error.startswith("NoExtension"):
+        return "no text satisfies it, except an empty one"
     lines = [line.strip() for line in error.strip().split("\n")]
     wrong = next((line.removeprefix("error: ") for line in lines if line.startswith("error: ")), "")
     return f"{lines[0]} {wrong}".strip()
@@ -225,9 +238,11 @@ class _Words:
 
 
 def _json_schema(llguidance: Any, text: str) -> str:
-    schema, _ = _read_schema("json_schema", text)
+    schema, end = _read_schema("json_schema", text)
+    if text[end:].strip():
+        raise _refused("json_schema", f"text behind the schema: {text[end:].strip()[:40]!r}")
     try:
-        return str(llguidance.LLMatcher.grammar_from_json_schema(text, defaults=_defaults(schema)))
+        return str(llguidance.LLMatcher.grammar_from_json_schema(json.dumps(schema), defaults=_defaults(schema)))
     except ValueError as error:
         raise _refused("json_schema", str(error)) from error
 
@@ -250,26 +265,12 @@ def _grammar(llguidance: Any, text: str) -> str:
 
 
 def _read_schema(name: str, text: str, begin: int = 0) -> tuple[dict[str, Any], int]:
-    """Returns the schema in `text` from `begin` on, and where it ends. It is cheap to compile, or it is refused."""
-    multiples: set[Decimal] = set()
-
-    def look(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = (value for key, value in pairs if key == "multipleOf" and isinstance(value, (int, Decimal)))
-        multiples.update(abs(Decimal(value)) for value in found)
-        return dict(pairs)
-
+    """Returns the schema in `text` from `begin` on, within limits, and where it ends."""
     begin = _SPACE.match(text, begin).end()  # type: ignore[union-attr]
     try:
-        json.JSONDecoder(object_pairs_hook=look, parse_float=Decimal).raw_decode(text, begin)
-        schema, end = json.JSONDecoder().raw_decode(text, begin)
-        product = math.prod(int("".join(map(str, value.normalize().as_tuple().digits))) for value in multiples)
-    except (ValueError, ArithmeticError, RecursionError) as error:
+        return read_schema(text, begin)
+    except (ValueError, ArithmeticError) as error:
         raise _refused(name, str(error)) from error
-    if product > _LARGEST_MULTIPLE:
-        raise _refused(name, f"the numbers of multipleOf make {product}, more than {_LARGEST_MULTIPLE}")
-    if not isinstance(schema, dict):
-        raise _refused(name, "a schema that is not an object")
-    return schema, end
 
 
 def _defaults(schema: Mapping[str, Any]) -> dict[str, Any]:
