@@ -21,6 +21,8 @@ from draftgraph.types import Context, Verdict
 class BigramDrafter:
     """Proposes the two tokens that most often followed the last one, and what most often followed these."""
 
+    name = "bigram"  # under which its drafts are counted
+
     def __init__(self) -> None:
         self._followers: dict[int, Counter[int]] = defaultdict(Counter)
 

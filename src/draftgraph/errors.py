@@ -63,6 +63,10 @@ class VocabularyMismatchError(DraftGraphError):
     """A draft model's vocabulary is not the target's."""
 
 
+class DrafterError(DraftGraphError):
+    """A drafter of the user's own does not return what it must."""
+
+
 class DownloadError(DraftGraphError):
     """A download failed or arrived with the wrong checksum; no partial file is left."""
 

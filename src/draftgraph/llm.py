@@ -81,17 +81,31 @@ class LLM:
     """A loaded model with its engine. One thread uses it at a time; close it, or use it as a context manager."""
 
     def __init__(self, model: Model, runner: PagedRunner, engine: Engine, budget: int, name: str = "") -> None:
-        self.model = model
         self.name = name or model.name
-        self.runner = runner
         self.budget = budget
-        self._engine: Engine | None = engine
+        self._loaded: tuple[Model, PagedRunner, Engine] | None = (model, runner, engine)
+
+    @property
+    def model(self) -> Model:
+        return self._open[0]
+
+    @property
+    def runner(self) -> PagedRunner:
+        return self._open[1]
 
     @property
     def engine(self) -> Engine:
-        if self._engine is None:
+        return self._open[2]
+
+    @property
+    def _open(self) -> tuple[Model, PagedRunner, Engine]:
+        if self._loaded is None:
             raise ClosedError("a model that was closed", "a model that is open", "load it again")
-        return self._engine
+        return self._loaded
+
+    @property
+    def is_closed(self) -> bool:
+        return self._loaded is None
 
     def generate(self, prompts: Prompt | Sequence[Prompt], *, budget: int | str | None = None, **sampling: Any) -> Any:
         """Writes the continuation of one prompt, or of several together.
@@ -137,8 +151,8 @@ class LLM:
         return tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else tokenizer.encode_messages(prompt)
 
     def close(self) -> None:
-        """Frees the weights and the cache. Further use raises ClosedError."""
-        self._engine = None
+        """Frees the weights and the cache, draft models' too. Further use raises ClosedError, also of its streams."""
+        self._loaded = None
 
     def __enter__(self) -> LLM:
         return self
@@ -158,7 +172,7 @@ class LLM:
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
         streams: list[Stream] = []
         try:
-            streams.extend(Stream(self.engine, self.engine.submit(ids, params, most)) for ids in encoded)
+            streams.extend(Stream(self, self.engine.submit(ids, params, most)) for ids in encoded)
         except DraftGraphError:
             for stream in streams:
                 stream.close()
@@ -170,15 +184,15 @@ class Stream(Iterator[Delta]):
     """One request's deltas, as they are written. Closing it cancels what is left of the request; dropping it does so
     before the next step."""
 
-    def __init__(self, engine: Engine, request: Request) -> None:
+    def __init__(self, llm: LLM, request: Request) -> None:
         self.request = request
-        self._engine = engine
+        self._llm = llm
 
     def __next__(self) -> Delta:
         while not self.request.deltas:
             if self.request.state is State.FINISHED:
                 raise StopIteration
-            self._engine.step()
+            self._llm.engine.step()
         return self.request.deltas.popleft()
 
     def finish(self) -> Completion:
@@ -200,10 +214,12 @@ class Stream(Iterator[Delta]):
 
     def close(self) -> None:
         """Cancels the request unless it is finished."""
-        self._engine.cancel(self.request)
+        if not self._llm.is_closed:
+            self._llm.engine.cancel(self.request)
 
     def __del__(self) -> None:
-        self._engine.abandon(self.request)
+        if not self._llm.is_closed:
+            self._llm.engine.abandon(self.request)
 
 
 def load(
@@ -214,7 +230,9 @@ def load(
     Args:
         model: a catalogue name, a .gguf file, a folder with config.json and safetensors, or a Hub name
             `owner/name[:file]`.
-        drafter: a drafter of your own, instead of those that `draft=` names.
+        drafter: a drafter of your own, instead of those that `draft=` names: `propose` and `observe` of
+            `draftgraph.draft.base.Drafter`; its attribute `name`, if it has one, names its drafts. With the budget
+            "auto" it is asked where that pays. It is put aside, with a warning, if it raises or returns no graphs.
         progress: told how far the download is, if there is one.
         options: fields of `DraftConfig` and `EngineConfig`.
 

@@ -77,6 +77,7 @@ class Context:
         max_depth: no path longer than this can be emitted.
         merge_rule: how graphs for this request merge.
         constraint: what the request may write; None for anything.
+        cache_salt: whose texts may be found again in a drafter's cache; see `Runner.open`.
     """
 
     request: int
@@ -86,6 +87,7 @@ class Context:
     max_depth: int
     merge_rule: MergeRule
     constraint: Constraint | None = None
+    cache_salt: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)

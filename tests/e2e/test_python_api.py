@@ -31,7 +31,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def llm(model: Path) -> Iterator[LLM]:
     with dg.load(model, threads=1) as llm:
         yield llm
-        if llm._engine is not None:
+        if not llm.is_closed:
             assert not llm.engine.scheduler.has_work, "a request was left behind"
             llm.engine.scheduler.check()
 

@@ -90,7 +90,7 @@ class LastTokenRunner:
     vocab_size, context_length, num_free_slots = VOCAB, 64, 1
     blocks = BlockUse(total=0, used=0, cached=0)
 
-    def open(self) -> int:
+    def open(self, cache_salt: bytes = b"") -> int:
         return 0
 
     def blocks_needed(self, slot: int, num_nodes: int) -> int:

@@ -50,7 +50,7 @@ class TableRunner:
     def num_free_slots(self) -> int:
         return self._num_slots - len(self.texts)
 
-    def open(self) -> int:
+    def open(self, cache_salt: bytes = b"") -> int:
         if not self.num_free_slots:
             raise CapacityError("all slots", "fewer requests", "wait")
         slot = min(set(range(self._num_slots)) - set(self.texts))
@@ -87,6 +87,10 @@ class TableRunner:
     def release(self, slot: int) -> None:
         del self.texts[slot], self._open[slot]
 
+    def reset(self) -> None:
+        self.texts.clear()
+        self._open.clear()
+
 
 # What to propose after a text: nodes as (parent, token), parent 0 being the root, 1 the first node, …
 Script = Callable[[Context], Sequence[tuple[int, int]]]
@@ -94,6 +98,8 @@ Script = Callable[[Context], Sequence[tuple[int, int]]]
 
 class ScriptDrafter:
     """Proposes what the script says, whatever the budget is."""
+
+    name = "script"
 
     def __init__(self, script: Script) -> None:
         self._script = script
@@ -106,6 +112,9 @@ class ScriptDrafter:
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
         self.ended += [c.request for c, verdict in zip(contexts, verdicts, strict=True) if verdict.finish is not None]
+
+    def restart(self) -> None:
+        pass
 
     def _graph(self, context: Context) -> TokenGraph:
         graph = root_graph(context)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from draftgraph.config import AUTO, DraftConfig
-from draftgraph.draft.base import Drafter, Proposals
+from draftgraph.draft.base import EngineDrafter, Proposals
 from draftgraph.draft.table import named_sources
 from draftgraph.errors import ParameterError
 from draftgraph.graph.token_graph import TokenGraph
@@ -50,7 +50,7 @@ class Meter:
 class TimedDrafter:
     """A drafter, and the seconds that it took in all."""
 
-    def __init__(self, drafter: Drafter, clock: Callable[[], float] = time.perf_counter) -> None:
+    def __init__(self, drafter: EngineDrafter, clock: Callable[[], float] = time.perf_counter) -> None:
         self.seconds = 0.0
         self._drafter = drafter
         self._clock = clock
@@ -67,6 +67,9 @@ class TimedDrafter:
         start = self._clock()
         self._drafter.observe(contexts, verdicts)
         self.seconds += self._clock() - start
+
+    def restart(self) -> None:
+        self._drafter.restart()
 
 
 class Arm:

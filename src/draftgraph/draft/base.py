@@ -35,6 +35,13 @@ class Drafter(Protocol):
         """
 
 
+class EngineDrafter(Drafter, Protocol):
+    """A drafter as the engine asks it. Those of users need not be more than a `Drafter`: see `OwnDrafter`."""
+
+    def restart(self) -> None:
+        """Drops whatever is kept for requests, half done or not: a step failed, and did not happen. They go on."""
+
+
 class Advice(Protocol):
     """Which sources to ask."""
 
@@ -118,4 +125,7 @@ class NoDrafter:
         return [(root_graph(context),) for context in contexts]
 
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
+        pass
+
+    def restart(self) -> None:
         pass

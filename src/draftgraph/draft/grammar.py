@@ -34,6 +34,9 @@ class GrammarDrafter:
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
         pass
 
+    def restart(self) -> None:
+        pass
+
     def _chain(self, context: Context, budget: int) -> TokenGraph:
         graph = root_graph(context)
         node = 0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from draftgraph.draft.base import Advice, AskAll, Drafter, Proposals, root_graph
+from draftgraph.draft.base import Advice, AskAll, EngineDrafter, Proposals, root_graph
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
 
@@ -21,7 +21,7 @@ class MixtureDrafter:
 
     def __init__(
         self,
-        members: Mapping[str, Drafter],
+        members: Mapping[str, EngineDrafter],
         advice: Advice | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -53,3 +53,7 @@ class MixtureDrafter:
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
         for member in self.members.values():
             member.observe(contexts, verdicts)
+
+    def restart(self) -> None:
+        for member in self.members.values():
+            member.restart()

@@ -220,6 +220,10 @@ class ModelDrafter:
             # The last token is never committed: the next graph needs its row.
             self._commit(branch, (*context.tokens[branch.committed :], *verdict.tokens)[:-1])
 
+    def restart(self) -> None:
+        self._branches.clear()
+        self._runner.reset()
+
     def _commit(self, branch: _Branch, tokens: Sequence[int]) -> None:
         """Keeps what was computed along `tokens`; what was computed under another parent is stale and goes."""
         path = branch.computed_path(tokens)
@@ -281,13 +285,12 @@ class ModelDrafter:
         """Returns the request's branch, its open tree empty; None if there is no slot for it."""
         branch = self._branches.get(context.request)
         if branch is not None:
-            self._commit(branch, ())  # a step that failed left an open tree
             return branch
         if not self._runner.num_free_slots:
             self._release_absent(step)
         if not self._runner.num_free_slots:
             return None
-        slot = self._runner.open()
+        slot = self._runner.open(context.cache_salt)
         lasting = context.tokens[: max(len(context.tokens) - 1 - self._unsettled, 0)]
         self._branches[context.request] = _Branch(slot, self._runner.reuse(slot, lasting))
         return self._branches[context.request]

@@ -58,6 +58,9 @@ class NgramDrafter:
             if verdict.finish is not None:
                 self._indices.pop(context.request, None)
 
+    def restart(self) -> None:
+        self._indices.clear()
+
     def _chain(self, context: Context, budget: int) -> TokenGraph:
         graph = root_graph(context)
         if budget == 0:

@@ -47,6 +47,9 @@ class RecycleDrafter:
             if verdict.finish is not None:
                 self._tables.pop(context.request, None)
 
+    def restart(self) -> None:
+        self._tables.clear()
+
     def _table(self, request: int) -> _Table:
         return self._tables.setdefault(request, {}) if self._shared is None else self._shared
 

@@ -18,10 +18,12 @@ NAME = "suffix"
 SEPARATOR = -1  # ends a text; never proposed
 _MOST_COUNTED = 64  # suffixes of the text whose counts grow with each token, the longest first
 _ESCAPE = 0.3  # share of belief that goes to the next shorter suffix
+_SHARED_TOKENS = 2**18  # of finished requests; they take some 420 bytes each
+_SHARED_PARTS = 4  # automata that they are in: an automaton cannot forget, so it goes as a whole
 
 
 class SuffixAutomaton:
-    """All substrings of the tokens appended so far, with the number of times each occurs. Grows, never forgets.
+    """All substrings of the tokens appended so far, with the number of times each occurs. Never forgets one.
 
     Of a text that repeats one thing over and over, short substrings are counted too low; that keeps the cost per token
     constant.
@@ -36,6 +38,10 @@ class SuffixAutomaton:
         self.length: list[int] = [0]
         self.count: list[int] = [0]
         self._last = 0
+
+    def __len__(self) -> int:
+        """Tokens appended so far."""
+        return self.length[self._last]
 
     def append(self, token: int) -> None:
         """Adds one token at the end."""
@@ -81,6 +87,11 @@ class Matcher:
         self._state = 0
         self._length = 0
 
+    @property
+    def length(self) -> int:
+        """Tokens of the longest suffix."""
+        return self._length
+
     def feed(self, token: int) -> None:
         """Extends the text by one token."""
         automaton = self.automaton
@@ -109,6 +120,34 @@ class Matcher:
             self._state = automaton.link[self._state]
 
 
+class FinishedTexts:
+    """The texts of requests that are finished, up to a number of tokens. Owns their automata, and which is to go next.
+
+    Args:
+        most_tokens: the least recently used part of the texts goes where there would be more.
+    """
+
+    def __init__(self, most_tokens: int = _SHARED_TOKENS) -> None:
+        self._most = most_tokens // _SHARED_PARTS
+        self.parts = [SuffixAutomaton()]  # the least recently used first
+
+    def add(self, text: Sequence[int]) -> None:
+        """Takes in a text; of one that is too long, the end."""
+        text = text[-self._most + 1 :]
+        roomy = [part for part in self.parts if len(part) + len(text) < self._most]
+        part = roomy[-1] if roomy else SuffixAutomaton()
+        # NOTE: while it grows it is not among them: where that is interrupted, it is lost and nothing is half done.
+        self.parts = [other for other in self.parts if other is not part]
+        for token in (*text, SEPARATOR):
+            part.append(token)
+        self.parts = [*self.parts, part][-_SHARED_PARTS:]
+
+    def use(self, part: SuffixAutomaton) -> None:
+        """Makes a part the most recently used one."""
+        if part is not self.parts[-1] and part in self.parts:
+            self.parts = [*(other for other in self.parts if other is not part), part]
+
+
 class _Memory:
     """What one request matches against: its own text, and whatever it shares."""
 
@@ -125,6 +164,10 @@ class _Memory:
             self._own.append(token)
         self._num_read = max(self._num_read, len(tokens))
 
+    def longest_match(self) -> SuffixAutomaton:
+        """Returns the automaton that knows the longest end of the text."""
+        return max(self.matchers, key=lambda matcher: matcher.length).automaton
+
 
 class SuffixDrafter:
     """Proposes a tree per request. Keeps an automaton per request, dropped when the request ends.
@@ -132,7 +175,7 @@ class SuffixDrafter:
     Args:
         depth: longest path to propose.
         corpus: token ids of a text whose continuations may be proposed to every request.
-        keep_requests: whether finished requests join what later ones may be shown.
+        keep_requests: whether finished requests join what later ones may be shown, the least recently used ones going.
     """
 
     def __init__(self, depth: int, corpus: Sequence[int] = (), keep_requests: bool = False) -> None:
@@ -140,7 +183,7 @@ class SuffixDrafter:
         self._corpus = SuffixAutomaton()
         for token in corpus:
             self._corpus.append(token)
-        self._keep_requests = keep_requests
+        self._finished = FinishedTexts() if keep_requests else None
         self._memories: dict[int, _Memory] = {}
 
     def propose(
@@ -153,18 +196,23 @@ class SuffixDrafter:
             if verdict.finish is None:
                 continue
             self._memories.pop(context.request, None)
-            if self._keep_requests:
-                for token in (*context.tokens, *verdict.tokens, SEPARATOR):
-                    self._corpus.append(token)
+            if self._finished is not None:
+                self._finished.add((*context.tokens, *verdict.tokens))
+
+    def restart(self) -> None:
+        self._memories.clear()
 
     def _tree(self, context: Context, budget: int) -> TokenGraph:
         graph = root_graph(context)
         if budget == 0:
             return graph
         if context.request not in self._memories:
-            self._memories[context.request] = _Memory([self._corpus])
+            shared = () if self._finished is None else self._finished.parts
+            self._memories[context.request] = _Memory([self._corpus, *shared])
         memory = self._memories[context.request]
         memory.read(context.tokens)
+        if self._finished is not None:
+            self._finished.use(memory.longest_match())
         for matcher in memory.matchers:
             _grow(graph, matcher, budget, self._depth)
         return graph

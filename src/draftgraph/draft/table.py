@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from draftgraph.config import DraftConfig
-from draftgraph.draft.base import Advice, Drafter, Growth, NoDrafter
+from draftgraph.draft.base import Advice, EngineDrafter, Growth, NoDrafter
 from draftgraph.draft.grammar import GrammarDrafter
 from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.draft.model import NAME as MODEL_NAME
@@ -53,7 +53,7 @@ class DraftSetup:
         return self.config.memory == "process"
 
 
-def _model(setup: DraftSetup, source: str, argument: str) -> Drafter:
+def _model(setup: DraftSetup, source: str, argument: str) -> EngineDrafter:
     ranking = {"match": coupled, "residual": drawn}[setup.acceptance]
     runner = setup.open_model(argument)
     growth = setup.growth(source, argument) if setup.growth else None
@@ -65,7 +65,7 @@ def _model(setup: DraftSetup, source: str, argument: str) -> Drafter:
 
 
 # name -> how to build it from the setup, the name under which it proposes, and what stands after "name:". Cheap first.
-DRAFTERS: Mapping[str, Callable[[DraftSetup, str, str], Drafter]] = {
+DRAFTERS: Mapping[str, Callable[[DraftSetup, str, str], EngineDrafter]] = {
     "grammar": lambda setup, *_: GrammarDrafter(setup.config.depth),
     "ngram": lambda setup, *_: NgramDrafter(setup.config.depth),
     "suffix": lambda setup, *_: SuffixDrafter(setup.config.depth, setup.corpus, setup.keep_requests),
@@ -74,7 +74,7 @@ DRAFTERS: Mapping[str, Callable[[DraftSetup, str, str], Drafter]] = {
 }
 
 
-def build_drafter(setup: DraftSetup) -> Drafter:
+def build_drafter(setup: DraftSetup) -> EngineDrafter:
     """Returns the drafter that the settings name; they have passed `check_draft`."""
     names = _names(setup.config.draft)
     if names == [OFF]:

@@ -134,6 +134,10 @@ class TranslatedDrafter:
             settled, following = text.ids[: text.settled], text.ids[text.settled : text.settled + 1]
             self._drafter.observe([replace(context, tokens=settled)], [replace(verdict, tokens=tuple(following))])
 
+    def restart(self) -> None:
+        self._texts.clear()
+        self._drafter.restart()
+
     def _text(self, context: Context) -> _Text:
         if context.request not in self._texts:
             self._texts[context.request] = _Text(list(self._translation.opening))

@@ -13,7 +13,7 @@ from dataclasses import replace
 import numpy as np
 
 from draftgraph.config import SamplingParams
-from draftgraph.draft.base import Drafter, root_graph
+from draftgraph.draft.base import EngineDrafter, root_graph
 from draftgraph.engine.request import Request, State, Vocabulary
 from draftgraph.engine.scheduler import Batch, Scheduler
 from draftgraph.errors import ParameterError, PromptError
@@ -24,6 +24,7 @@ from draftgraph.runner.base import Runner, commit_all
 from draftgraph.types import Delta, FinishReason, Verdict, VerifyBatch
 from draftgraph.verify.accept import Rule, accept, residual
 from draftgraph.verify.distribution import distribution
+from draftgraph.verify.grammar import GrammarConstraint
 
 Observer = Callable[[Sequence[Verdict]], None]
 
@@ -43,7 +44,7 @@ class Engine:
     def __init__(
         self,
         runner: Runner,
-        drafter: Drafter,
+        drafter: EngineDrafter,
         rule: Rule,
         vocabulary: Vocabulary,
         *,
@@ -66,16 +67,46 @@ class Engine:
         self._next_id = 0
         self._abandoned: deque[Request] = deque()
 
-    def submit(self, prompt: Sequence[int], sampling: SamplingParams, budget: int) -> Request:
+    def constrain(self, sampling: SamplingParams) -> GrammarConstraint | None:
+        """Compiles what constrains a request's text; None if nothing does. Takes a while; any thread may call it.
+
+        Raises:
+            ParameterError, MissingPackageError, CapacityError: it cannot be used.
+        """
+        return self._vocabulary.constrain(sampling)
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        sampling: SamplingParams,
+        budget: int,
+        *,
+        constraint: GrammarConstraint | None = None,
+        cache_salt: bytes = b"",
+    ) -> Request:
         """Queues a prompt and returns its request.
+
+        Args:
+            constraint: made by `constrain` for these parameters and no other request; None has it made here.
+            cache_salt: of the key-value cache only texts with the same salt are found again.
 
         Raises:
             PromptError: the prompt is empty, too long, or has an id outside the vocabulary.
             ParameterError: logit_bias names an id outside the vocabulary.
+            ParameterError, MissingPackageError, CapacityError: see `constrain`.
         """
         self._check(prompt, sampling)
-        limit = min(sampling.max_tokens, self.runner.context_length - len(prompt))
-        request = Request(self._next_id, tuple(prompt), sampling, budget, limit, self._merge_length, self._vocabulary)
+        request = Request(
+            self._next_id,
+            tuple(prompt),
+            sampling,
+            budget,
+            min(sampling.max_tokens, self.runner.context_length - len(prompt)),
+            self._merge_length,
+            self._vocabulary,
+            constraint or self.constrain(sampling),
+            cache_salt,
+        )
         self._next_id += 1
         self.scheduler.add(request)
         return request
@@ -83,17 +114,20 @@ class Engine:
     def step(self) -> list[Delta]:
         """Advances every running request by one target pass and returns what they wrote.
 
-        A step that raises changes no text: all requests read again what they have, and go on from there.
+        A step that raises, wherever it does, did not happen: all requests read again what they have, and go on.
         """
-        self._drop_abandoned()
-        batch = self.scheduler.next_batch()
-        if not batch.requests:
-            return []
+        requests: Sequence[Request] = ()
+        undo: Sequence[Callable[[], None]] = ()
         try:
-            return self._advance(batch)
+            self._drop_abandoned()
+            batch = self.scheduler.next_batch()
+            requests = batch.requests
+            undo = [request.checkpoint() for request in requests]
+            return self._advance(batch) if requests else []
         except BaseException:
-            self.failed = batch.requests
-            self.scheduler.restart()
+            for restore in undo:
+                restore()
+            self._restart(requests)
             raise
 
     def _advance(self, batch: Batch) -> list[Delta]:
@@ -113,6 +147,13 @@ class Engine:
         """Ends a request between two steps; what it has written stays. Returns its last delta; None if it was over."""
         if request.state is State.FINISHED:
             return None
+        try:
+            return self._cancel(request)
+        except BaseException:
+            self._restart([request])
+            raise
+
+    def _cancel(self, request: Request) -> Delta:
         context = request.context()
         nothing = replace(request.window(0, 0), complete=False)
         tree = bare_tree(nothing, root_graph(context))
@@ -127,7 +168,14 @@ class Engine:
 
     def _drop_abandoned(self) -> None:
         while self._abandoned:
-            self.cancel(self._abandoned.popleft())
+            self.cancel(self._abandoned[0])
+            self._abandoned.popleft()
+
+    def _restart(self, took_part: Sequence[Request]) -> None:
+        """Begins anew with what the requests have written: nothing else that an exception may have left is trusted."""
+        self.failed = tuple(took_part)
+        self.scheduler.restart(took_part)
+        self.drafter.restart()
 
     def _emit(
         self, requests: Sequence[Request], verdicts: Sequence[Verdict], expenses: Sequence[Expense]

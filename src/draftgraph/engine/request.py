@@ -54,9 +54,8 @@ class Request:
         budget: most drafts in one of its trees.
         limit: most tokens it may write: max_tokens, or what the context leaves.
         merge_length: see `MergeRule`.
-
-    Raises:
-        ParameterError, MissingPackageError: what is to constrain its text cannot be used.
+        constraint: what it may write; its own, not moved yet.
+        cache_salt: see `Runner.open`.
     """
 
     id: int
@@ -66,9 +65,10 @@ class Request:
     limit: int
     merge_length: int
     vocabulary: Vocabulary
+    constraint: GrammarConstraint | None = None
+    cache_salt: bytes = b""
     tokens: list[int] = field(init=False)
     sources: list[tuple[str, ...]] = field(default_factory=list)
-    constraint: GrammarConstraint | None = field(init=False)
     logprobs: list[TokenLogprobs] | None = field(init=False)
     seed: int = field(init=False)
     noise: Noise = field(init=False)
@@ -83,7 +83,6 @@ class Request:
 
     def __post_init__(self) -> None:
         self.tokens = list(self.prompt)
-        self.constraint = self.vocabulary.constrain(self.sampling)
         self.logprobs = None if self.sampling.logprobs is None else []
         self.seed = fresh_seed() if self.sampling.seed is None else self.sampling.seed
         self.noise = noise_for(self.sampling.temperature, self.seed)
@@ -132,7 +131,9 @@ class Request:
         """Returns what a drafter may know."""
         temperature = self.sampling.temperature
         rule = MergeRule(self.merge_length, same_depth=temperature > 0)
-        return Context(self.id, self.tokens, self.noise, temperature, self._max_depth, rule, self.constraint)
+        return Context(
+            self.id, self.tokens, self.noise, temperature, self._max_depth, rule, self.constraint, self.cache_salt
+        )
 
     def sampling_context(self) -> SamplingContext:
         """Returns what the target distribution depends on besides the logits."""
@@ -163,6 +164,27 @@ class Request:
 
     def _is_end(self, token: int) -> bool:
         return token in self.vocabulary.end_ids and not self.sampling.ignore_eos
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Returns a function that takes the text and all that belongs to it back to where they stand now."""
+        lengths = len(self.tokens), len(self.sources), len(self.deltas), len(self.logprobs or ())
+        stream, text, state, finish_reason = self._stream, self.text, self.state, self.finish_reason
+        stats = self.stats.copy()
+        undo = None if self.constraint is None else self.constraint.checkpoint()
+
+        def restore() -> None:
+            del self.tokens[lengths[0] :]
+            del self.sources[lengths[1] :]
+            while len(self.deltas) > lengths[2]:
+                self.deltas.pop()
+            if self.logprobs is not None:
+                del self.logprobs[lengths[3] :]
+            self._stream, self.text, self.state, self.finish_reason = stream, text, state, finish_reason
+            self.stats = stats
+            if undo is not None:
+                undo()
+
+        return restore
 
     def apply(self, verdict: Verdict, expense: Expense, now: float) -> Delta:
         """Takes in a verdict and returns what it adds to the output."""

@@ -13,7 +13,7 @@ on to the same text. The oldest request never gives way and fits alone, so at le
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from draftgraph.engine.request import Request, State
@@ -118,19 +118,27 @@ class Scheduler:
 
     def preempt(self, request: Request) -> None:
         """Takes a running request's slot and puts it at the front of the queue."""
+        self._waiting.appendleft(request)  # first, so that no exception in between loses it
         del self._running[request.id]
         self._runner.release(request.slot)
         request.preempt()
-        self._waiting.appendleft(request)
         self._num_preemptions += 1
 
-    def restart(self) -> None:
-        """Takes the slots of all running requests after a step that failed, whatever their slots hold now."""
-        for request in reversed(list(self._running.values())):
-            if request.state is State.FINISHED:
-                self.retire(request)
-            else:
-                self.preempt(request)
+    def restart(self, also: Iterable[Request] = ()) -> None:
+        """Takes all slots and puts every request that is not finished into the queue, the oldest first: an exception
+        may have left anything half done.
+
+        Args:
+            also: requests that may have been taken out already.
+        """
+        known = {request.id: request for request in (*self._waiting, *self._running.values(), *also)}
+        left = [known[request_id] for request_id in sorted(known) if known[request_id].state is not State.FINISHED]
+        self._runner.reset()
+        self._running.clear()
+        for request in left:
+            if request.state is not State.WAITING:
+                request.preempt()
+        self._waiting = deque(left)
 
     def retire(self, request: Request) -> None:
         """Frees what a finished request holds."""
@@ -152,7 +160,7 @@ class Scheduler:
         """Gives a request a slot and what is still in memory of its text; False if it must wait."""
         if not self._runner.num_free_slots:
             return False
-        slot = self._runner.open()
+        slot = self._runner.open(request.cache_salt)
         # The row after the last token is needed, so that one is always computed.
         num_reused = self._runner.reuse(slot, request.tokens[:-1])
         needed = self._runner.blocks_needed(slot, len(request.tokens) - num_reused + _GROWTH)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from draftgraph.plan.planner import Expense
@@ -69,6 +69,11 @@ class RequestStats:
     def plain_tokens_per_second(self) -> float:
         """What plain decoding was expected to reach; 0 where it is not known."""
         return (self.completion_tokens - 1) / self.plain_seconds if self.plain_seconds > 0 else 0.0
+
+    def copy(self) -> RequestStats:
+        """Returns an independent copy."""
+        by_source = {name: replace(share) for name, share in self.by_source.items()}
+        return replace(self, by_source=by_source, budgets=dict(self.budgets))
 
     def record(self, verdict: Verdict, expense: Expense, now: float) -> None:
         """Counts one verdict."""

@@ -65,8 +65,11 @@ class Runner(Protocol):
         One slot with all the memory can hold a text of `context_length` tokens.
         """
 
-    def open(self) -> int:
+    def open(self, cache_salt: bytes = b"") -> int:
         """Returns an empty slot.
+
+        Args:
+            cache_salt: `reuse` finds only texts of slots that were opened with the same one.
 
         Raises:
             CapacityError: all slots are in use.
@@ -87,6 +90,9 @@ class Runner(Protocol):
 
     def release(self, slot: int) -> None:
         """Frees the slot and all that it holds."""
+
+    def reset(self) -> None:
+        """Frees every slot and forgets every text, whatever state an exception has left behind."""
 
 
 def commit_all(runner: Runner, slots: Sequence[int], paths: Sequence[Sequence[int]]) -> None:

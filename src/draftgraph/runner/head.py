@@ -35,26 +35,25 @@ class ReducedHead:
         self._present[fixed] = True
         self._next = self._first_spare
         self._num_filled = len(fixed)
+        self.stale: set[int] = set()  # tiles that must be packed anew; whoever has packed one takes it out
 
     def __len__(self) -> int:
         return len(self.ids)
 
-    def admit(self, tokens: IntArray) -> list[int]:
-        """Gives places to those of `tokens` that have none. Returns the tiles that changed."""
+    def admit(self, tokens: IntArray) -> None:
+        """Gives places to those of `tokens` that have none; their tiles become stale."""
         new = list(dict.fromkeys(tokens[~self._present[tokens]].tolist()))[: len(self) - self._first_spare]
-        tiles = set()
         for token in new:
+            self.stale.add(self._next // TILE)
             old = int(self.ids[self._next])
             if old >= 0:
                 self._present[old] = False
             self.ids[self._next] = token
             self._present[token] = True
-            tiles.add(self._next // TILE)
             self._next += 1
             self._num_filled = max(self._num_filled, self._next)
             if self._next == len(self):
                 self._next = self._first_spare
-        return sorted(tiles)
 
     def rows_of(self, tile: int) -> IntArray:
         """Returns [16]: the ids whose rows a tile holds; places that are free hold row 0."""

@@ -71,8 +71,11 @@ class NativeBackend:
         weights = {(weight.layer, weight.field): weight for weight in weight_names(source, config)}
         embedding = weights[-1, "embedding"]
         head = weights.get((-1, "head"), embedding)
-        head_blocks = source.blocks(head.name)
-        self._head_rows = head_blocks if reduced else head_blocks[:0].copy()  # only a reduced head takes in more rows
+        # Rows that are read at every pass are copied: the file may be changed or cut short while the model is used.
+        embedding_blocks = source.blocks(embedding.name).copy()
+        head_blocks = embedding_blocks if head is embedding else source.blocks(head.name)
+        if reduced:  # takes in more rows later
+            self._head_rows = head_blocks if head is embedding else head_blocks.copy()
         rope = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
         local_rope = rope_table(num_positions, config.local_rope_base or config.rope_base, config.rope_dim, None)
         layers = [
@@ -103,7 +106,7 @@ class NativeBackend:
                 embedding_scale=config.embedding_scale,
                 score_scale=config.score_scale,
             ),
-            embedding=_tensor(source, embedding),
+            embedding=_tensor(source, embedding, embedding_blocks),
             head=_tensor(source, head, head_blocks[np.maximum(reduced.ids, 0) if reduced else slice(vocab_size)]),
             layers=layers,
             final_norm=_vector(source, weights[-1, "final_norm"]),
@@ -128,8 +131,10 @@ class NativeBackend:
         self, tokens: IntArray, positions: IntArray, cells: Sequence[Cells], wanted: npt.NDArray[np.bool_]
     ) -> FloatArray:
         if self._reduced:
-            for tile in self._reduced.admit(tokens):
+            self._reduced.admit(tokens)
+            for tile in sorted(self._reduced.stale):
                 self._decoder.set_head_tile(tile, self._head_rows[self._reduced.rows_of(tile)].reshape(-1))
+                self._reduced.stale.discard(tile)
         logits = np.empty((int(wanted.sum()), self._num_logits), np.float32)
         offsets = np.zeros(len(cells) + 1, np.int32)
         np.cumsum([len(row) for row in cells], out=offsets[1:])

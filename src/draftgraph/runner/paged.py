@@ -2,7 +2,7 @@
 
 In: `VerifyBatch`. Out: `TargetRows`. It turns each row's ancestors into the list of cells the row attends to, in
 position order, and leaves the arithmetic to a `Backend`. Full blocks of committed text are shared between slots and
-outlive them, keyed by all the tokens up to their end. Never sees drafters or probabilities.
+outlive them, keyed by all the tokens up to their end and by the slot's salt. Never sees drafters or probabilities.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def block_keys(tokens: Sequence[int], parent: bytes = b"") -> Iterator[bytes]:
     """Yields the key of each full block of a text: a hash of its tokens and of the key of the block before it.
 
     Args:
-        parent: the key of the block that the text follows; empty at the start.
+        parent: the key of the block that the text follows; at the start the slot's salt.
     """
     for start in range(0, len(tokens) - BLOCK + 1, BLOCK):
         content = np.asarray(tokens[start : start + BLOCK], np.int32).tobytes()
@@ -78,6 +78,7 @@ class _Slot:
     """One slot: its blocks, its committed text and the nodes of its open tree."""
 
     table: BlockTable
+    salt: bytes
     text: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
     parents: list[int] = field(default_factory=list)
@@ -138,23 +139,27 @@ class PagedRunner:
         state = self._slots[slot]
         return blocks_for(state.committed + len(state.parents) + num_nodes) - len(state.table.blocks)
 
-    def open(self) -> int:
+    def open(self, cache_salt: bytes = b"") -> int:
         if not self.num_free_slots:
             raise CapacityError(
                 f"all {self._num_slots} slots are in use", "one request per slot", "raise --slots or wait"
             )
         slot = min(set(range(self._num_slots)) - set(self._slots))
-        self._slots[slot] = _Slot(BlockTable(self._pool))
+        self._slots[slot] = _Slot(BlockTable(self._pool), cache_salt)
         return slot
 
     def reuse(self, slot: int, tokens: Sequence[int]) -> int:
         state = self._slots[slot]
-        state.table.reuse(block_keys(tokens))
+        state.table.reuse(block_keys(tokens, state.salt))
         state.text = list(tokens[: len(state.table.keys) * BLOCK])
         return state.committed
 
     def release(self, slot: int) -> None:
         self._slots.pop(slot).table.resize(0)
+
+    def reset(self) -> None:
+        self._slots = {}
+        self._pool = BlockPool(self._pool.num_blocks)
 
     def forget(self) -> None:
         """Drops the texts that no slot holds and that are kept for `reuse`: who measures wants them read again."""
@@ -189,7 +194,7 @@ class PagedRunner:
         state.tokens, state.parents = [], []
         state.table.resize(state.committed)
         keys = state.table.keys
-        state.table.publish(block_keys(state.text[len(keys) * BLOCK :], keys[-1] if keys else b""))
+        state.table.publish(block_keys(state.text[len(keys) * BLOCK :], keys[-1] if keys else state.salt))
 
     def committed_keys(self, slot: int, layer: int) -> tuple[FloatArray, FloatArray]:
         """Returns copies of a slot's committed keys and values, [kv_heads, committed, head_dim] each."""
@@ -200,7 +205,7 @@ class PagedRunner:
         """Asserts that every block is accounted for, and that those published are the full ones, by their text."""
         self._pool.check(block for state in self._slots.values() for block in state.table.blocks)
         for state in self._slots.values():
-            assert state.table.keys == list(block_keys(state.text)), "a block's key is not that of its text"
+            assert state.table.keys == list(block_keys(state.text, state.salt)), "a block's key is not that of its text"
             assert len(state.table.blocks) == blocks_for(state.committed + len(state.parents)), "a slot has idle blocks"
 
     def _append(self, state: _Slot, ext: Extension) -> list[Cells]:

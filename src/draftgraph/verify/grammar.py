@@ -154,6 +154,19 @@ class GrammarConstraint:
         self._matcher, self._cursor = matcher, None
         self._places = {} if kept is None else {(): kept}
 
+    def copy(self) -> GrammarConstraint:
+        """Returns an independent one that stands at the same place."""
+        return GrammarConstraint(self._matcher.deep_copy(), self._grammars)
+
+    def checkpoint(self) -> Callable[[], None]:
+        """Returns a function that takes it back to where it stands now, whatever was asked or interrupted since."""
+        matcher = self._matcher  # never moved: `advance` puts another one in its place
+
+        def restore() -> None:
+            self._matcher, self._cursor, self._places = matcher, None, {}
+
+        return restore
+
     def _place(self, path: tuple[int, ...]) -> _Place:
         if path not in self._places:
             self._places[path] = self._look(path)

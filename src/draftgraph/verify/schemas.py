@@ -268,7 +268,7 @@ def _real(bounds: dict[str, Any]) -> Schema:
 def _without_ends(bounds: Schema) -> Schema:
     """Returns the bounds with inclusive ones in place of those exclusive ones that the library includes.
 
-    It does so with a whole number from which the other bound lies less than one away, as in (0, 0.5].
+    It does so with a whole number from which the other one lies less than one away, further from zero, as in (0, 0.5].
     """
     low = max((bounds[key] for key in ("minimum", "exclusiveMinimum") if key in bounds), default=-math.inf)
     high = min((bounds[key] for key in ("maximum", "exclusiveMaximum") if key in bounds), default=math.inf)
@@ -277,11 +277,13 @@ def _without_ends(bounds: Schema) -> Schema:
     if low > high or (low == high and low in (bounds.get("exclusiveMinimum"), bounds.get("exclusiveMaximum"))):
         raise ValueError(f"bounds that leave nothing between {low} and {high}")
     changed = dict(bounds)
-    for key, inclusive, end in (("exclusiveMinimum", "minimum", low), ("exclusiveMaximum", "maximum", high)):
-        if bounds.get(key) == end and end == int(end):
-            del changed[key]
-            other = low + high - end
-            changed[inclusive] = math.nextafter(end, other) if end else other / 1000
+    step = min((high - low) / 2, 1e-9 * max(1, abs(low)))
+    if low >= 0 and bounds.get("exclusiveMinimum") == low == int(low):
+        del changed["exclusiveMinimum"]
+        changed["minimum"] = low + step
+    if high <= 0 and bounds.get("exclusiveMaximum") == high == int(high):
+        del changed["exclusiveMaximum"]
+        changed["maximum"] = high - step
     return changed
 
 
