@@ -71,6 +71,9 @@ class Spy:
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
         self._drafter.observe(contexts, verdicts)
 
+    def restart(self) -> None:
+        self._drafter.restart()
+
 
 @pytest.mark.parametrize("order", [(0, 1, 2), (2, 1, 0), (1, 2, 0)])
 def test_rows_that_accept_different_counts_stay_apart(order: tuple[int, ...]) -> None:

@@ -52,7 +52,7 @@ class Moody:
 
     def __init__(self, drafter: Drafter) -> None:
         self._drafter = drafter
-        self.observe = drafter.observe
+        self.observe, self.restart = drafter.observe, drafter.restart
         self.fails = False
 
     def propose(

@@ -26,6 +26,11 @@ SAMPLING: dict[str, Any] = {"max_tokens": 18, "temperature": 0.9, "seed": 3}
 # where a step fails -> the object, the method, and how many calls of it go well in that step
 PLACES: dict[str, tuple[Callable[[Engine], object], str, int]] = {
     "propose": (lambda engine: engine.drafter, "propose", 0),
+    "the draft model's first pass": (lambda engine: engine.drafter._runner, "extend", 0),
+    "the draft model's third pass": (lambda engine: engine.drafter._runner, "extend", 2),
+    "the draft model finds its slot": (lambda engine: engine.drafter._runner, "blocks_needed", 1),
+    "the draft model commits": (lambda engine: engine.drafter._runner, "commit", 0),
+    "the draft model commits again": (lambda engine: engine.drafter._runner, "commit", 1),
     "select": (lambda engine: engine.planner, "select", 0),
     "extend": (lambda engine: engine.runner, "extend", 0),
     "after the pass": (lambda engine: engine.planner, "passed", 0),

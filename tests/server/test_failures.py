@@ -52,6 +52,9 @@ class Broken:
         assert not self.is_broken, "a fault of the drafter"
         self._drafter.observe(contexts, verdicts)
 
+    def restart(self) -> None:
+        self._drafter.restart()
+
 
 @pytest.mark.parametrize(
     "error", [RuntimeError("secret /path"), MemoryError(), AssertionError("broken"), RecursionError()]

@@ -65,6 +65,9 @@ class PricedDrafter:
     def observe(self, contexts: Sequence[Context], verdicts: Sequence[Verdict]) -> None:
         self._drafter.observe(contexts, verdicts)
 
+    def restart(self) -> None:
+        self._drafter.restart()
+
 
 def flat(one: float, growth: float = 0.0) -> CostTable:
     """One row takes `one` seconds, every further row `growth` times that."""
