@@ -18,7 +18,7 @@ def serve(*, model: ModelArgument, options: Options, as_json: JsonOption = False
         from draftgraph.server.app import build_app
         from draftgraph.server.run import open_socket, url_of
         from draftgraph.server.run import serve as serve_app
-        from draftgraph.server.security import read_keys
+        from draftgraph.server.security import check_memory, read_keys
     except ModuleNotFoundError as error:
         if str(error.name).startswith("draftgraph"):
             raise
@@ -29,6 +29,7 @@ def serve(*, model: ModelArgument, options: Options, as_json: JsonOption = False
     config = ServerConfig(**options.server)
     SamplingParams(**options.sampling)  # refused now rather than at every request
     keys = read_keys(config)
+    check_memory(options.load.get("memory", ""), keys)
     with open_socket(config) as bound, loaded(model, options) as llm:
         server = build_app(llm, config, keys, options.sampling)
 

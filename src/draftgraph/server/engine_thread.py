@@ -1,7 +1,8 @@
 """The engine's own thread: the one place that touches the engine while the server runs.
 
 In: jobs from the event loop. Out: each delta, or the error that ended a job, on that loop, in order. A step that raises
-ends the texts that took part in it, and no others. The thread sleeps while there is nothing to do.
+ends the texts that took part in it, and no others; if the thread itself ends, every text does. Grammars are compiled on
+a thread of their own, one at a time. The engine's thread sleeps while there is nothing to do.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty, SimpleQueue
@@ -23,6 +25,7 @@ from draftgraph.errors import DraftGraphError
 from draftgraph.server.errors import ApiError, bad_request, internal_error, log
 from draftgraph.server.metrics import Metrics, Seen
 from draftgraph.types import Delta, Verdict
+from draftgraph.verify.grammar import GrammarConstraint
 
 Event: TypeAlias = Delta | ApiError  # the last event of a job is a delta with a finish reason, or an error
 # What a client may see of a step beside the text: plain values, from a request after the step, what the step added to
@@ -35,6 +38,7 @@ class Job:
     """One text to write. The engine thread owns it from `submit` to its last event.
 
     Args:
+        constraint, cache_salt: see `Engine.submit`.
         put: called on the event loop with each event, and with what `watch` made of its step.
         watch: called on the engine thread after each step that wrote.
         request: the engine's own; may be read after the last event.
@@ -45,6 +49,8 @@ class Job:
     budget: int
     put: Callable[[Event, dict[str, Any] | None], None]
     watch: Watch | None = None
+    constraint: GrammarConstraint | None = None
+    cache_salt: bytes = b""
     request: Request | None = None
     seen: Seen = field(default_factory=lambda: Seen(time.perf_counter()))
 
@@ -81,6 +87,7 @@ class EngineThread:
         self._stopped = False
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread = threading.Thread(target=self._run, name="engine")
+        self._compiler = ThreadPoolExecutor(1, "grammar")
 
     @property
     def num_reserved(self) -> int:
@@ -99,6 +106,16 @@ class EngineThread:
     def start(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._thread.start()
+
+    async def constrain(self, sampling: SamplingParams) -> GrammarConstraint | None:
+        """Compiles what constrains a text; None if nothing does. Holds up nobody but others who want the same.
+
+        Raises:
+            ApiError: 400; it cannot be used. 500; the compiler failed.
+        """
+        if sampling.constraint is None:
+            return None
+        return await asyncio.get_running_loop().run_in_executor(self._compiler, self._constrain, sampling)
 
     def check_open(self) -> None:
         """Raises ApiError, 503 or 429, if a job would be refused now."""
@@ -151,6 +168,17 @@ class EngineThread:
         self._commands.put(self._stop)
         if self._thread.is_alive():
             self._thread.join()
+        self._compiler.shutdown(wait=False, cancel_futures=True)
+
+    def _constrain(self, sampling: SamplingParams) -> GrammarConstraint | None:
+        """On the grammars' thread."""
+        try:
+            return self._engine.constrain(sampling)
+        except DraftGraphError as error:
+            raise bad_request(error) from error
+        except BaseException as error:
+            log.exception("a grammar could not be compiled")
+            raise internal_error() from error
 
     def _release(self, num_places: int) -> None:
         with self._lock:
@@ -168,13 +196,21 @@ class EngineThread:
     # From here on: the engine thread.
 
     def _run(self) -> None:
-        while not self._stopped:
-            try:
-                self._obey()
-                if self._engine.scheduler.has_work:
-                    self._step()
-            except Exception:
-                log.exception("the engine thread goes on after an error of its own")
+        # NOTE: also BaseException, here and below: a panic of a native library arrives as one.
+        try:
+            while not self._stopped:
+                self._turn()
+        finally:
+            self._deliver([(job, internal_error(), None) for job in self._jobs.values()])
+
+    def _turn(self) -> None:
+        try:
+            self._obey()
+            if self._engine.scheduler.has_work:
+                self._step()
+        except BaseException:
+            log.exception("the engine thread goes on after an error of its own")
+            self._fail(list(self._jobs.values()), internal_error())
 
     def _obey(self) -> None:
         """Carries out all commands that wait; sleeps until there is one if there is nothing else to do."""
@@ -192,10 +228,12 @@ class EngineThread:
 
     def _submit(self, job: Job) -> None:
         try:
-            job.request = self._engine.submit(job.ids, job.sampling, job.budget)
+            job.request = self._engine.submit(
+                job.ids, job.sampling, job.budget, constraint=job.constraint, cache_salt=job.cache_salt
+            )
         except DraftGraphError as error:
             self._refuse(job, bad_request(error))
-        except Exception:
+        except BaseException:
             log.exception("a request could not be submitted")
             self._refuse(job, internal_error())
         else:
@@ -211,7 +249,7 @@ class EngineThread:
         began = time.perf_counter()
         try:
             deltas = self._engine.step()
-        except Exception:
+        except BaseException:
             log.exception("a step failed")
             self._metrics.step_failures.inc()
             took_part = [self._jobs[request.id] for request in self._engine.failed if request.id in self._jobs]
@@ -231,7 +269,7 @@ class EngineThread:
                 continue
             try:
                 self._views[delta.request] = job.watch(job.request, delta, verdict, seconds)
-            except Exception:
+            except BaseException:
                 log.exception("a step could not be shown")
 
     def _hand_over(self) -> None:
@@ -271,7 +309,7 @@ class EngineThread:
         assert request is not None, "a job in the engine has a request"
         try:
             self._engine.cancel(request)
-        except Exception:
+        except BaseException:
             log.exception("a request could not be cancelled in order")
             if request.state is not State.FINISHED:
                 request.state = State.FINISHED

@@ -20,6 +20,7 @@ from draftgraph.engine.stats import RequestStats
 from draftgraph.server.engine_thread import EngineThread, Event, Job, Places, Watch
 from draftgraph.server.errors import ApiError
 from draftgraph.types import Delta, FinishReason, TokenLogprobs
+from draftgraph.verify.grammar import GrammarConstraint
 
 T = TypeVar("T")
 _NUM_SEEDS = 2**63
@@ -34,6 +35,7 @@ class Order:
     Args:
         budget: most drafts in one tree.
         watch: makes the watch of a choice; None to watch none.
+        cache_salt: see `Engine.submit`.
     """
 
     prompts: Sequence[Sequence[int]]
@@ -41,6 +43,7 @@ class Order:
     num_each: int
     budget: int
     watch: Callable[[], Watch] | None = None
+    cache_salt: bytes = b""
 
     def choices(self) -> Iterator[tuple[Sequence[int], SamplingParams]]:
         """Yields ids and parameters of each choice. Text j of a prompt draws with seed + j: text 0 is that of n = 1."""
@@ -97,13 +100,23 @@ class Written:
 class Generation:
     """The choices of one request, in the engine. Whoever opened it cancels it in every case."""
 
-    def __init__(self, engine: EngineThread, places: Places, order: Order) -> None:
+    def __init__(
+        self, engine: EngineThread, places: Places, order: Order, constraint: GrammarConstraint | None = None
+    ) -> None:
         self.num_prompt_tokens = order.num_prompt_tokens
         self._engine = engine
         self._events: asyncio.Queue[Arrival] = asyncio.Queue()  # the texts themselves, and so many graphs
         self._first: Arrival | None = None
         self._jobs = [
-            Job(ids, sampling, order.budget, functools.partial(self._put, index), order.watch and order.watch())
+            Job(
+                ids,
+                sampling,
+                order.budget,
+                functools.partial(self._put, index),
+                order.watch and order.watch(),
+                constraint and constraint.copy(),
+                order.cache_salt,
+            )
             for index, (ids, sampling) in enumerate(order.choices())
         ]
         for job in self._jobs:
@@ -178,7 +191,7 @@ async def time_limit(deadline: float) -> AsyncIterator[None]:
 
 
 async def open_generation(engine: EngineThread, places: Places, prepare: Callable[[], Order]) -> Generation:
-    """Encodes the prompts beside the event loop, and submits them.
+    """Encodes the prompts and compiles the grammar beside the event loop, and submits them.
 
     Args:
         places: of `EngineThread.reserve`, one for each choice.
@@ -188,7 +201,8 @@ async def open_generation(engine: EngineThread, places: Places, prepare: Callabl
         ApiError: the engine refused.
         DraftGraphError: `prepare` refused.
     """
-    generation = Generation(engine, places, await asyncio.to_thread(prepare))
+    order = await asyncio.to_thread(prepare)
+    generation = Generation(engine, places, order, await engine.constrain(order.sampling))
     try:
         await generation.begin()
     except BaseException:

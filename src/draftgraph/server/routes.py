@@ -39,6 +39,7 @@ from draftgraph.server.replies import (
     Usage,
 )
 from draftgraph.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, Generate, TokenizeRequest
+from draftgraph.server.security import cache_salt
 from draftgraph.server.stream import EventStream
 from draftgraph.server.tools import Abilities, Plan, check_history, plan
 from draftgraph.server.watching import watching
@@ -132,12 +133,13 @@ class Endpoints:
         # NOTE: before this waits for anything. Of many requests that come at once, the gate then refuses the excess.
         with self._service.engine.reserve(num_choices) as places:
             try:
-                return await unless_gone(http.receive, self._answer(body, places, prompts, form, planned))
+                salt = cache_salt(http.scope, body.cache_salt or "")
+                return await unless_gone(http.receive, self._answer(body, places, prompts, form, planned, salt))
             except ClientGone:
                 return Response(status_code=_CLIENT_GONE)
 
     async def _answer(
-        self, body: Generate, places: Places, prompts: Sequence[Encoded], form: Format, planned: Plan
+        self, body: Generate, places: Places, prompts: Sequence[Encoded], form: Format, planned: Plan, salt: bytes
     ) -> Response:
         """Returns the answer, or one that streams it: errors known before the first token are plain ones."""
         service = self._service
@@ -147,7 +149,7 @@ class Endpoints:
         def prepare() -> Order:
             ids = [encoded() for encoded in prompts]
             watch = watching(body.draftgraph, service.tokenizer, service.model)
-            return Order(ids, params, body.n or 1, 0 if body.draft == "off" else service.budget, watch)
+            return Order(ids, params, body.n or 1, 0 if body.draft == "off" else service.budget, watch, salt)
 
         with planned.blamed():
             (params,) = from_options(given, SamplingParams)

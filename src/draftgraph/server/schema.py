@@ -53,6 +53,9 @@ class Generate(Strict):
     stream: bool | None = None
     stream_options: StreamOptions | None = Field(None, description="Only with stream.")
     user: Annotated[str, Field(max_length=1024, description="Has no effect.")] | None = None
+    cache_salt: Annotated[str, Field(max_length=1024)] | None = Field(
+        None, description="Reuse the start of a prompt only where it was read with the same salt."
+    )
     draft: Literal["off"] | None = Field(None, description="'off' decodes this request plainly: the same text.")
     draftgraph: Watching | None = Field(None, description="What else to say in a stream. Only with stream.")
     # Fields that ask for what is done anyway, or for something that is not implemented.

@@ -30,6 +30,7 @@ from draftgraph.server.playground import FOLDER, PAGE
 
 OPEN_PATHS = frozenset({"/health", PAGE})  # answered without a key, as are the page's files
 _SHORTEST_KEY = 16
+_KEY = "draftgraph.key"  # where a request's scope has the hash of its key
 _HOST = re.compile(r"(\[[0-9a-f:.]+\]|[^:\[\]]+)(?::\d*)?")
 
 Check = Callable[[Scope], None]
@@ -80,8 +81,24 @@ def is_loopback(host: str) -> bool:
         return host.lower() == "localhost"
 
 
+def check_memory(memory: str, keys: Sequence[bytes]) -> None:
+    """Raises ParameterError where clients with different keys would be shown each other's words, as drafts."""
+    if memory == "process" and len(set(keys)) > 1:
+        raise ParameterError(
+            f"--memory process with {len(set(keys))} keys",
+            "--memory request, or one key for all who may see each other's texts",
+            "leave out --memory process, or start one server for each key",
+        )
+
+
+def cache_salt(scope: Scope, asked: str) -> bytes:
+    """Returns what keeps a request's texts in the key-value cache apart from those of other keys and other salts."""
+    key: bytes = scope.get(_KEY, b"")
+    return hashlib.sha256(key + asked.encode(errors="replace")).digest() if key or asked else b""
+
+
 def check_key(hashes: Sequence[bytes]) -> Check:
-    """Returns a check that a request for anything but the open paths carries one of the keys."""
+    """Returns a check that a request for anything but the open paths carries one of the keys, which it then keeps."""
 
     def check(scope: Scope) -> None:
         if scope["path"] in OPEN_PATHS or scope["path"].startswith(FOLDER):
@@ -96,6 +113,7 @@ def check_key(hashes: Sequence[bytes]) -> Check:
                 code="invalid_api_key",
                 headers={"www-authenticate": "Bearer"},
             )
+        scope[_KEY] = given
 
     return check
 
