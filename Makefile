@@ -26,9 +26,9 @@ lint: $(INSTALLED)
 # The C++ core's own tests under AddressSanitizer with UndefinedBehaviorSanitizer, and under ThreadSanitizer.
 sanitize: FLAGS := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 tsan: FLAGS := -fsanitize=thread
-sanitize tsan:
-	cmake -S . -B build/$@ -DDRAFTGRAPH_CORE_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g $(FLAGS)" >/dev/null
-	cmake --build build/$@ --parallel 2
+sanitize tsan: $(INSTALLED)
+	$(BIN)/cmake -S . -B build/$@ -DDRAFTGRAPH_CORE_TESTS=ON -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="-O1 -g $(FLAGS)" >/dev/null
+	$(BIN)/cmake --build build/$@ --parallel 2
 	build/$@/core_test
 
 # A hundred made-up requests, valid and not, for every operation of the server: takes some minutes.

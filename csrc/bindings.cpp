@@ -5,6 +5,9 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#if defined(__GLIBC__)
+#include <malloc.h>
+#endif
 
 #include "core/cpu_features.hpp"
 #include "core/decoder.hpp"
@@ -158,6 +161,13 @@ Shape make_shape(int64_t num_layers, int64_t hidden, int64_t intermediate, int64
             rope_interleaved, coarse, gelu, norm_eps, embedding_scale, score_scale};
 }
 
+void release_memory() {
+#if defined(__GLIBC__)
+    nb::gil_scoped_release released;
+    malloc_trim(0);
+#endif
+}
+
 }  // namespace
 
 NB_MODULE(_native, m) {
@@ -172,6 +182,7 @@ NB_MODULE(_native, m) {
     m.def("contenders", &contenders, "scores"_a.noconvert(), "key"_a, "margin"_a, "ids"_a.noconvert(),
           "Fills ids with those whose score + noise may lie within margin of the largest. Returns how many.");
     m.def("exp_sum", &exp_sum, "x"_a.noconvert(), "Returns the sum of exp(x), x <= 0.");
+    m.def("release_memory", &release_memory, "Gives what was freed back to the system, where the allocator keeps it.");
     m.def("multiply_adds", &multiply_adds, "level"_a, "rounds"_a, "Does rounds * 1024 multiply-adds in registers; what it returns means nothing.");
     m.def("read_strings", &read_strings, "data"_a.noconvert(), "at"_a, "count"_a,
           "Returns a GGUF file's count strings from byte at on, and where they end; None if one is not whole or not UTF-8.");

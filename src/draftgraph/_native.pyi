@@ -32,6 +32,7 @@ def contenders(scores: Scores, key: int, margin: float, ids: Ints) -> int:
     Perhaps more, never fewer. Returns how many; 0 where the scores hold +inf, or nothing but -inf.
     """
 
+def release_memory() -> None: ...
 def multiply_adds(level: str, rounds: int) -> int:
     """Does `rounds` times 1024 multiply-adds of bytes in registers, by a kernel level; the result means nothing."""
 

@@ -24,6 +24,7 @@ from draftgraph.engine.engine import Engine
 from draftgraph.engine.request import Request, State
 from draftgraph.engine.stats import RequestStats
 from draftgraph.errors import ClosedError, DraftGraphError, ParameterError, PromptError
+from draftgraph.extension import core
 from draftgraph.models.catalog import Progress, ignore_progress
 from draftgraph.models.loader import Model
 from draftgraph.plan.planner import Planner
@@ -152,9 +153,13 @@ class LLM:
 
     def close(self) -> None:
         """Frees the weights and the cache, draft models' too. Further use raises ClosedError, also of its streams."""
-        self._loaded = None
+        if self._loaded is not None:
+            self._loaded = None
+            if core is not None:
+                core.release_memory()
 
     def __enter__(self) -> LLM:
+        self._open  # noqa: B018  it is refused here rather than at the first use
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,11 +11,9 @@ from pathlib import Path
 
 from draftgraph.config import AUTO, MAX_BUDGET, DraftConfig, EngineConfig
 from draftgraph.data import read_text
-from draftgraph.draft.base import Drafter, EngineDrafter, Growth
-from draftgraph.draft.mixture import MixtureDrafter
+from draftgraph.draft.base import Drafter, Growth
 from draftgraph.draft.model import PREFILL_CHUNK
-from draftgraph.draft.own import NAME as OWN
-from draftgraph.draft.own import OwnDrafter
+from draftgraph.draft.own import among_ours
 from draftgraph.draft.table import OFF, DraftSetup, build_drafter
 from draftgraph.draft.translated import Translation
 from draftgraph.engine.engine import Engine
@@ -66,7 +64,10 @@ class Workshop:
         given takes the place of theirs. Like ours, a drafter is asked where it pays."""
         target, config = self.target, self.config
         planner = planner or _planner(target, self.runner, draft, config)
-        drafters = build_drafter(_setup(self, draft, planner)) if drafter is None else _mixture_of(drafter, planner)
+        if drafter is None:
+            drafters = build_drafter(_setup(self, draft, planner))
+        else:
+            drafters = among_ours(drafter, planner if isinstance(planner, AutoPlanner) else None)
         tokenizer = target.tokenizer
         encode = functools.partial(tokenizer.encode, special=False)
         grammars = Grammars(tokenizer.size, target.end_ids, tokenizer.token_bytes, encode)
@@ -116,11 +117,6 @@ def _planner(target: Model, runner: PagedRunner, draft: DraftConfig, engine: Eng
     if engine.acceptance == "residual":
         return FixedPlanner(_BUDGET_OF_RESIDUAL)
     return AutoPlanner(PassCost(cost_table(runner, cost_file(target, engine, runner.weight_bytes))))
-
-
-def _mixture_of(drafter: Drafter, planner: Planner) -> EngineDrafter:
-    name = str(getattr(drafter, "name", OWN))
-    return MixtureDrafter({name: OwnDrafter(drafter, name)}, planner if isinstance(planner, AutoPlanner) else None)
 
 
 def _setup(shop: Workshop, draft: DraftConfig, planner: Planner) -> DraftSetup:

@@ -53,12 +53,15 @@ ONLY: Mapping[str, frozenset[str]] = {
     ),
     "draft": frozenset({"draft", "graph", "kernels.likeliest", "runner.base", "types", "rng"}),
     "draft.table": frozenset({"draft", "runner.base", "types", "rng", "config", "errors"}),
+    "draft.own": frozenset({"draft", "graph", "types", "errors"}),
     "plan.static": frozenset({"plan.cost"}),
     "plan": frozenset({"plan", "graph", "draft.base", "runner.base", "types", "config"}),
     "engine": frozenset(
         {"engine", "graph", "plan", "draft.base", "runner.base", "verify", "types", "config", "rng", "errors"}
     ),
-    "server": frozenset({"server", "llm", "models.tokenizer", "engine", "steps", "types", "config", "data", "errors"}),
+    "server": frozenset(
+        {"server", "llm", "models.tokenizer", "engine", "verify.grammar", "steps", "types", "config", "data", "errors"}
+    ),
     "steps": frozenset({"draw", "graph.token_graph", "types"}),
     "bench.significance": frozenset(),
     "draw": frozenset({"draw", "types", "errors"}),

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import logging
 import math
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from draftgraph.draft.base import Drafter, Proposals, root_graph
+from draftgraph.draft.base import Advice, Drafter, Proposals, root_graph
+from draftgraph.draft.mixture import MixtureDrafter
 from draftgraph.errors import DrafterError
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.types import Context, Verdict
@@ -20,6 +22,14 @@ from draftgraph.types import Context, Verdict
 NAME = "own"
 _ALLOWED = "for each request a tuple of one or more TokenGraphs, each rooted at the request's last token"
 _log = logging.getLogger(__name__)
+
+
+def among_ours(
+    drafter: Drafter, advice: Advice | None = None, clock: Callable[[], float] = time.perf_counter
+) -> MixtureDrafter:
+    """Returns what the engine asks instead of a user's drafter; arguments as for `MixtureDrafter`."""
+    name = str(getattr(drafter, "name", NAME))
+    return MixtureDrafter({name: OwnDrafter(drafter, name)}, advice, clock)
 
 
 class OwnDrafter:
