@@ -56,6 +56,7 @@ class TokenizerParts:
     Args:
         literals: tokens matched as written in any text: user-defined, and control tokens where markup is allowed.
         normalized_literals: the same, matched in normalised text.
+        chat_templates: by name; a single one is named "default".
     """
 
     table: TokenTable
@@ -65,7 +66,7 @@ class TokenizerParts:
     bos_id: int | None
     eos_id: int | None
     add_bos: bool
-    chat_template: str | None
+    chat_templates: Mapping[str, str]
 
 
 def byte_level_encoder(ids: Mapping[str, int], merges: Iterable[Pair], pre: str) -> Encoder:

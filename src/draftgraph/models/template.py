@@ -30,10 +30,7 @@ def render(template: str, variables: Mapping[str, Any], *, guard: str, now: date
     Raises:
         ChatTemplateError: the template is malformed, raises, or does too much work.
     """
-    if len(template) > MAX_TEMPLATE:
-        raise ChatTemplateError(
-            f"a chat template of {len(template)} characters", f"at most {MAX_TEMPLATE}", "send a raw prompt instead"
-        )
+    _check_length(template)
     try:
         code = _compiled(template)
         sandbox = Sandbox(len(template), variables, guard, now)
@@ -45,6 +42,24 @@ def render(template: str, variables: Mapping[str, Any], *, guard: str, now: date
             "messages that the model's template accepts",
             "change the messages, or send a raw prompt",
         ) from error
+
+
+def check_template(template: str) -> None:
+    """Raises ChatTemplateError if `template` is too long or no Jinja template."""
+    _check_length(template)
+    try:
+        _compiled(template)
+    except Exception as error:
+        raise ChatTemplateError(
+            f"the chat template is no Jinja template: {error}", "a template that can be compiled", "correct it"
+        ) from error
+
+
+def _check_length(template: str) -> None:
+    if len(template) > MAX_TEMPLATE:
+        raise ChatTemplateError(
+            f"a chat template of {len(template)} characters", f"at most {MAX_TEMPLATE}", "send a raw prompt instead"
+        )
 
 
 @lru_cache(maxsize=8)  # a server has one; compiling it takes longer than reading the prompt of a small model

@@ -17,6 +17,7 @@ from tokenizers import models
 
 from draftgraph.errors import TokenizerError
 from draftgraph.models.byte_pairs import Encoder, TokenizerParts, check_merges
+from draftgraph.models.chat_templates import DEFAULT
 from draftgraph.models.token_table import BYTE_TOKEN, METASPACE, Kind, Literal, is_hidden, make_table
 
 _REMEDY = "fetch the model again, or use a model with a byte-pair tokenizer"
@@ -58,7 +59,7 @@ def read_folder(path: Path) -> TokenizerParts:
         bos_id=bos_id,
         eos_id=eos_id,
         add_bos=add_bos,
-        chat_template=_template(path, config),
+        chat_templates=_templates(path, config),
     )
 
 
@@ -227,18 +228,25 @@ def _config_id(config: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> i
     return ids[content]
 
 
-def _template(path: Path, config: Mapping[str, Any]) -> str | None:
-    """Returns the chat template: from its own file where there is one, else from `tokenizer_config.json`."""
+def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the chat templates by name: from files of their own where there are any, else from a config.
+
+    As the tokenizers of transformers read them. Its processors know `chat_template.json`, which here comes last.
+    """
+    files = {file.stem: file for file in sorted((path / "additional_chat_templates").glob("*.jinja"))}
     if (path / "chat_template.jinja").exists():
-        return _read_text(path / "chat_template.jinja")
-    separate = path / "chat_template.json"
-    template = (_read_json(separate) if separate.exists() else config).get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    if template is not None and not isinstance(template, str):
-        _refuse(f"a chat_template of type {type(template).__name__}", "text")
-    return template
+        files = {DEFAULT: path / "chat_template.jinja"} | files
+    if files:
+        return {name: _read_text(file) for name, file in files.items()}
+    template, separate = config.get("chat_template"), path / "chat_template.json"
+    if template is None and separate.exists():
+        template = _read_json(separate).get("chat_template")
+    if isinstance(template, list) and all(isinstance(entry, dict) for entry in template):
+        template = {entry.get("name"): entry.get("template") for entry in template}
+    named = template if isinstance(template, dict) else {} if template is None else {DEFAULT: template}
+    if not all(isinstance(text, str) for pair in named.items() for text in pair):
+        _refuse(f"chat_template={template!r:.80}", 'text, or a list of {"name": TEXT, "template": TEXT}')
+    return named
 
 
 def _read_json(path: Path) -> dict[str, Any]:

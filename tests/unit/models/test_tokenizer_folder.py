@@ -15,6 +15,7 @@ import tokenizers
 
 from draftgraph.errors import TokenizerError
 from draftgraph.models.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
+from draftgraph.models.tokenizer_folder import read_folder
 from support.vocabularies import (
     added_token,
     byte_level_json,
@@ -152,16 +153,42 @@ def test_begin_tokens_of_a_folder_follow_its_config_and_post_processor(
     assert (tokenizer.bos_id, tokenizer.add_bos) == (bos, add_bos)
 
 
-def test_a_chat_template_is_found_in_every_place_it_is_published(tmp_path: Path) -> None:
-    spec, named = byte_level_json(), [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]
-    folders = [
-        folder(tmp_path / "1", spec, {"chat_template": "yes"}),
-        folder(tmp_path / "2", spec, {"chat_template": named}),
-        folder(tmp_path / "3", spec, {"chat_template": "no"}, chat_template__jinja="yes"),
-        folder(tmp_path / "4", spec, None, chat_template__json='{"chat_template": "yes"}'),
-    ]
-    assert [tokenizer_from_folder(path).chat_template for path in folders] == ["yes"] * 4
-    assert tokenizer_from_folder(folder(tmp_path / "5", spec)).chat_template is None
+NAMED = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+PUBLISHED: dict[str, tuple[Any, dict[str, str], dict[str, str]]] = {
+    "text": ({"chat_template": "a"}, {}, {"default": "a"}),
+    "a list": ({"chat_template": NAMED}, {}, {"default": "plain", "tool_use": "tools"}),
+    "an object": ({"chat_template": {"default": "a", "rag": "b"}}, {}, {"default": "a", "rag": "b"}),
+    "an empty list": ({"chat_template": []}, {}, {}),
+    "null": ({"chat_template": None}, {}, {}),
+    "no config": (None, {}, {}),
+    "a file before the config": ({"chat_template": NAMED}, {"chat_template.jinja": "a"}, {"default": "a"}),
+    "files beside a file": (
+        {"chat_template": "a"},
+        {"chat_template.jinja": "b", "additional_chat_templates/tool_use.jinja": "c"},
+        {"default": "b", "tool_use": "c"},
+    ),
+    "files alone before the config": (
+        {"chat_template": "a"}, {"additional_chat_templates/tool_use.jinja": "c"}, {"tool_use": "c"},
+    ),
+    "a file before a processor's": (
+        None, {"chat_template.json": '{"chat_template": "a"}', "chat_template.jinja": "b"}, {"default": "b"},
+    ),
+    "the config before a processor's": (
+        {"chat_template": "a"}, {"chat_template.json": '{"chat_template": "b"}'}, {"default": "a"},
+    ),
+    "a processor's alone": ({}, {"chat_template.json": '{"chat_template": "b"}'}, {"default": "b"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "files", "expected"), PUBLISHED.values(), ids=PUBLISHED)
+def test_chat_templates_are_found_where_the_tokenizers_of_transformers_find_them(
+    config: Any, files: dict[str, str], expected: dict[str, str], tmp_path: Path
+) -> None:
+    folder(tmp_path, byte_level_json(), config)
+    (tmp_path / "additional_chat_templates").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert read_folder(tmp_path).chat_templates == expected
 
 
 def test_ids_that_no_token_has_are_never_text(tmp_path: Path) -> None:
@@ -254,7 +281,7 @@ def test_broken_folders_are_refused(spec: Any, tmp_path: Path) -> None:
         {"eos_token": {"content": 7}},
         {"add_bos_token": True},
         {"add_bos_token": "yes", "bos_token": "<|im_start|>"},
-        {"chat_template": 7},
+        *({"chat_template": template} for template in (7, ["x"], [{"name": "default"}], [{"name": 1, "template": ""}])),
     ],
 )
 def test_broken_configs_are_refused(config: Any, tmp_path: Path) -> None:
