@@ -185,16 +185,12 @@ class Tokenizer:
         encoder = self._parts.encoder
         ids: list[int] = []
         for part in parts:
-            if isinstance(part, str) and encoder.normalizer is not None:
-                inner = self._normalized.split(encoder.normalizer.normalize_str(part))
-            else:
-                inner = [part]
+            inner = self._normalized.split(encoder.normalize(part)) if isinstance(part, str) else [part]
             for piece in inner:
                 if isinstance(piece, int):
                     ids.append(piece)
                 else:
-                    chosen = encoder.first if at_start else encoder.rest
-                    ids += chosen.encode(piece, add_special_tokens=False).ids
+                    ids += encoder.encode(piece, at_start=at_start)
                 at_start = False
         return ids
 

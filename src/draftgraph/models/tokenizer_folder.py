@@ -16,9 +16,10 @@ import tokenizers
 from tokenizers import models
 
 from draftgraph.errors import TokenizerError
-from draftgraph.models.byte_pairs import Encoder, TokenizerParts, check_merges
+from draftgraph.models.byte_pairs import Encoder, TokenizerParts, check_merges, without_panic
 from draftgraph.models.chat_templates import DEFAULT
 from draftgraph.models.token_table import BYTE_TOKEN, METASPACE, Kind, Literal, is_hidden, make_table
+from draftgraph.models.tokenizer_steps import check_steps
 
 _REMEDY = "fetch the model again, or use a model with a byte-pair tokenizer"
 _MAX_ID = 2**22
@@ -44,7 +45,7 @@ def read_folder(path: Path) -> TokenizerParts:
     bos_id, eos_id = (_config_id(config, key, ids) for key in ("bos_token", "eos_token"))
     kinds = _kinds(labels, model, added, {bos_id, eos_id})
     encoder = _encoder(spec, model, kinds)
-    raw, normalized = _literals(added, kinds, encoder.normalizer)
+    raw, normalized = _literals(added, kinds, encoder)
     add_bos = config.get("add_bos_token")
     if add_bos is None:
         add_bos = bos_id is not None and _begins_with(spec.get("post_processor"), labels[bos_id])
@@ -144,6 +145,7 @@ def _encoder(spec: Mapping[str, Any], model: Mapping[str, Any], kinds: Sequence[
     options = {name: bool(model.get(name)) for name in ("ignore_merges", "byte_fallback", "fuse_unk")}
     pair_model = models.BPE(vocab, merges, unk_token=unknown, **options)
     splitter = spec.get("pre_tokenizer")
+    check_steps(spec.get("normalizer"), splitter)
     first = _library_tokenizer(spec.get("normalizer"), splitter)
     normalizer = first.normalizer
     inner = _never_prepend(splitter)
@@ -157,7 +159,10 @@ def _library_tokenizer(normalizer: Any, splitter: Any) -> tokenizers.Tokenizer:
     empty = {"type": "BPE", "vocab": {}, "merges": []}
     spec = {"version": "1.0", "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": splitter, "model": empty}
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(spec))
+        built: tokenizers.Tokenizer = without_panic(tokenizers.Tokenizer.from_str, json.dumps(spec))
+        return built
+    except TokenizerError:
+        raise
     except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"tokenizer.json: {error}", "a known normalizer and pre_tokenizer", _REMEDY) from error
 
@@ -175,14 +180,14 @@ def _never_prepend(splitter: Any) -> Any:
 
 
 def _literals(
-    added: Sequence[Mapping[str, Any]], kinds: Sequence[Kind], normalizer: Any
+    added: Sequence[Mapping[str, Any]], kinds: Sequence[Kind], encoder: Encoder
 ) -> tuple[tuple[Literal, ...], tuple[Literal, ...]]:
     """Returns the literals to find in text as it is, and those to find in normalised text."""
     raw, normalized = [], []
     for token in added:
         text, token_id = token["content"], token["id"]
-        if token["normalized"] and normalizer is not None and kinds[token_id] == Kind.USER_DEFINED:
-            text = normalizer.normalize_str(text)
+        if token["normalized"] and encoder.normalizer is not None and kinds[token_id] == Kind.USER_DEFINED:
+            text = encoder.normalize(text)
             normalized.append(Literal(text, token_id, token["lstrip"], token["rstrip"]))
         else:
             raw.append(Literal(text, token_id, token["lstrip"], token["rstrip"]))

@@ -298,6 +298,42 @@ def test_files_that_are_not_json_are_named(name: str, text: str, tmp_path: Path)
         tokenizer_from_folder(tmp_path)
 
 
+GROWING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+BETWEEN = {"type": "Replace", "pattern": {"Regex": ""}, "content": "a"}
+STEPS: dict[str, tuple[str, Any, str]] = {
+    "replacements that double a text": ("normalizer", [GROWING] * 7, "64 times"),
+    "replacements that double it in many ways": ("normalizer", [GROWING] * 60, "32"),
+    "replacements of nothing": ("normalizer", [BETWEEN] * 7, "64 times"),
+    "a long replacement": ("normalizer", [{**GROWING, "content": "a" * 65}], "64 times"),
+    "a long beginning": ("normalizer", [{"type": "Prepend", "prepend": "a" * 17}], "16 characters"),
+    "a table that panics": ("normalizer", [{"type": "Precompiled", "precompiled_charsmap": "BAAAAP///396enp6"}], "NFC"),
+    "pieces of no length": ("pre_tokenizer", [{"type": "FixedLength", "length": 0}], "Split"),
+    "steps that are no steps": ("pre_tokenizer", [[[[]]]], "Split"),
+    "too many splitters": ("pre_tokenizer", [{"type": "Whitespace"}] * 40, "32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "steps", "allowed"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("depth", [1, 5])
+def test_steps_that_the_library_could_not_bear_are_refused(
+    where: str, steps: list[Any], allowed: str, depth: int, tmp_path: Path
+) -> None:
+    inner = "normalizers" if where == "normalizer" else "pretokenizers"
+    section: Any = steps
+    for _ in range(depth):
+        section = {"type": "Sequence", inner: section if isinstance(section, list) else [section]}
+    with pytest.raises(TokenizerError) as caught:
+        tokenizer_from_folder(folder(tmp_path, byte_level_json() | {where: section}))
+    assert allowed in caught.value.allowed
+
+
+def test_an_expression_that_gives_up_on_a_text_is_a_typed_error(tmp_path: Path, capfd: Any) -> None:
+    step = {"type": "Split", "pattern": {"Regex": "(?:a|aa)+(?:a|aa)+b"}, "behavior": "Isolated", "invert": False}
+    tokenizer = tokenizer_from_folder(folder(tmp_path, byte_level_json() | {"pre_tokenizer": step}))
+    with pytest.raises(TokenizerError, match="retry-limit"):
+        tokenizer.encode("a" * 2000, special=False)
+
+
 def test_a_folder_without_a_tokenizer_names_the_missing_file(tmp_path: Path) -> None:
     with pytest.raises(TokenizerError, match=r"tokenizer\.json does not exist"):
         tokenizer_from_folder(tmp_path)
