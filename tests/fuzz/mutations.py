@@ -196,7 +196,7 @@ def _change_pairs(rng: random.Random, parsed: GgufBytes) -> str:
 def _resize_array(rng: random.Random, parsed: GgufBytes) -> str:
     arrays = [pair for pair in parsed.pairs if pair[1].kind == ARRAY] or parsed.pairs
     key, value = rng.choice(arrays)
-    way = rng.randrange(4)
+    way = rng.randrange(5)
     if way == 0:
         value.count = rng.choice((*_WHOLE, len(value.items) + 1, max(0, len(value.items) - 1)))
         return f"{key!r} has a count of {value.count}"
@@ -204,8 +204,12 @@ def _resize_array(rng: random.Random, parsed: GgufBytes) -> str:
         value.items = value.items[: rng.randrange(len(value.items) + 1)]
     elif way == 2:
         value.items = value.items + value.items[-rng.randrange(1, 9) :]
-    else:
+    elif way == 3:
         rng.shuffle(value.items)
+    else:
+        value.item_kind = rng.choice((*SIZES, STRING))
+        size = SIZES.get(value.item_kind, 3)
+        value.items = [bytes(rng.choice((b"\1", b"x")) * size) for _ in value.items]
     return f"{key!r} has {len(value.items)} items, in way {way}"
 
 
@@ -264,6 +268,7 @@ def mutate_folder(rng: random.Random, folder: Path) -> str:
         files = sorted(path for path in folder.iterdir() if path.is_file())
         weights = [path for path in files if path.suffix == ".safetensors"]
         texts = [path for path in files if path.suffix == ".json"]
+        texts += [path for path in texts if path.name in ("tokenizer.json", "config.json")]
         way = rng.random()
         if way < 0.1:
             done.append(_mutate_shards(rng, files))
@@ -326,14 +331,26 @@ def _mutate_json(rng: random.Random, file: Path) -> str:
         value = None
     if value is None or rng.random() < 0.15:
         what, data = _mutate_bytes(rng, data, [])
-    elif file.name == "tokenizer.json" and isinstance(value, dict) and rng.random() < 0.5:
+    elif file.name == "tokenizer.json" and isinstance(value, dict) and rng.random() < 0.3:
         key, step = rng.choice(("normalizer", "pre_tokenizer")), rng.choice((*_STEPS, *_DEEP))
         what, data = f"{key} is {step!s:.60}", _json_text(value | {key: step})
+    elif file.name == "tokenizer.json" and rng.random() < 0.6 and _words(value):
+        _, what = _mutated(rng, rng.choice(_words(value)))
+        data = _json_text(value)
     else:
         value, what = _mutated(rng, value)
         data = _json_text(value)
     file.write_bytes(data)
     return f"{file.name}: {what}"
+
+
+def _words(spec: Any) -> list[Any]:
+    """Returns the tables of a tokenizer.json that are not empty, wherever they still are what they should be."""
+    model = spec.get("model") if isinstance(spec, dict) else None
+    added = spec.get("added_tokens") if isinstance(spec, dict) else None
+    tables = [model.get("vocab"), model.get("merges"), model] if isinstance(model, dict) else []
+    tables += [added, *added] if isinstance(added, list) else []
+    return [table for table in tables if table and isinstance(table, (dict, list))]
 
 
 def _json_text(value: Any) -> bytes:

@@ -18,11 +18,13 @@ from tokenizers import models
 from draftgraph.errors import TokenizerError
 from draftgraph.models.byte_pairs import Encoder, TokenizerParts, check_merges, without_panic
 from draftgraph.models.chat_templates import DEFAULT
-from draftgraph.models.token_table import BYTE_TOKEN, METASPACE, Kind, Literal, is_hidden, make_table
+from draftgraph.models.token_table import BYTE_TOKEN, METASPACE, Kind, Literal, check_lengths, is_hidden, make_table
 from draftgraph.models.tokenizer_steps import check_steps
 
 _REMEDY = "fetch the model again, or use a model with a byte-pair tokenizer"
-_MAX_ID = 2**22
+_MAX_ID = 2**20
+_MAX_HOLES = 2**16  # ids that no token has; each takes room
+_MAX_BYTES = 2**28  # of a file
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 _METASPACE_STEPS = ("Replace", "ByteFallback", "Fuse", "Strip", "Metaspace")
 
@@ -109,6 +111,7 @@ def _labels(vocab: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> lis
     """Returns [size] every id's token. An id that no token has gets a label that is no token."""
     found: dict[int, str] = {}
     pairs = [*vocab.items(), *((token["content"], token["id"]) for token in added)]
+    check_lengths(label for label, _ in pairs)
     ids: dict[str, int] = {}
     for label, token_id in pairs:
         if not _is_id(token_id):
@@ -119,6 +122,8 @@ def _labels(vocab: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> lis
             _refuse(f"token {label!r} has the ids {ids[label]} and {token_id}", "one id for a token")
     if not found:
         _refuse("an empty vocabulary", "at least one token")
+    if max(found) >= len(found) + _MAX_HOLES:
+        _refuse(f"{len(found)} tokens with ids up to {max(found)}", f"at most {_MAX_HOLES} ids without a token")
     return [found.get(token_id, f"[unused {token_id}]") for token_id in range(max(found) + 1)]
 
 
@@ -266,6 +271,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     try:
+        size = path.stat().st_size
+        if not path.is_file() or size > _MAX_BYTES:
+            raise TokenizerError(f"{path}: no regular file, or of {size} bytes", f"at most {_MAX_BYTES}", _REMEDY)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise TokenizerError(f"{path} does not exist", f"a folder with {path.name}", _REMEDY) from error

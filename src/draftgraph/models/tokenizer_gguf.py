@@ -21,7 +21,7 @@ from draftgraph.models.byte_pairs import (
     score_encoder,
 )
 from draftgraph.models.chat_templates import DEFAULT
-from draftgraph.models.token_table import METASPACE, Kind, Literal, is_hidden, make_table
+from draftgraph.models.token_table import METASPACE, Kind, Literal, check_lengths, is_hidden, make_table
 
 _PREFIX = "tokenizer.ggml."
 _TEMPLATE = "tokenizer.chat_template"
@@ -80,6 +80,7 @@ def count_tokens(metadata: Mapping[str, Any]) -> int | None:
 def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     """Returns tokens and kinds, without the unused tokens at the end that only pad the model's rows."""
     labels = _items(metadata, "tokens", str)
+    check_lengths(labels)
     numbers = _items(metadata, "token_type", int, length=len(labels))
     by_number = {int(kind): kind for kind in Kind}
     unknown = set(numbers) - set(by_number)

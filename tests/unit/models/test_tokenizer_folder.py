@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import unicodedata
 from collections.abc import Callable
@@ -295,6 +296,31 @@ def test_files_that_are_not_json_are_named(name: str, text: str, tmp_path: Path)
     folder(tmp_path, byte_level_json())
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(TokenizerError, match=name):
+        tokenizer_from_folder(tmp_path)
+
+
+def test_claims_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    spec = byte_level_json()
+    spec["added_tokens"].append(added_token(2**20, "<|last|>"))
+    with pytest.raises(TokenizerError, match="has the id 1048576|the added token"):
+        tokenizer_from_folder(folder(tmp_path, spec))
+    spec["added_tokens"][-1] = added_token(2**20 - 1, "<|last|>")
+    with pytest.raises(TokenizerError, match="ids up to 1048575"):
+        tokenizer_from_folder(folder(tmp_path, spec))
+    spec["added_tokens"][-1] = added_token(len(spec["model"]["vocab"]) + 2, "x" * 1025)
+    with pytest.raises(TokenizerError, match="1025 characters"):
+        tokenizer_from_folder(folder(tmp_path, spec))
+    folder(tmp_path, byte_level_json())
+    with (tmp_path / "tokenizer_config.json").open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(TokenizerError, match="1073741824 bytes"):
+        tokenizer_from_folder(tmp_path)
+
+
+def test_a_file_that_never_ends_is_not_read(tmp_path: Path) -> None:
+    folder(tmp_path, byte_level_json())
+    os.mkfifo(tmp_path / "chat_template.jinja")
+    with pytest.raises(TokenizerError, match="regular file"):
         tokenizer_from_folder(tmp_path)
 
 
