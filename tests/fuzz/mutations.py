@@ -86,7 +86,8 @@ def mutate_gguf(rng: random.Random, files: list[Path]) -> str:
         except (struct.error, KeyError, MemoryError, OverflowError):  # broken by the step before
             file.write_bytes(data[: rng.randrange(len(data) + 1)])
             return f"{file.name}: {', '.join(done)}, cut"
-        if rng.random() < 0.4:
+        is_whole = parsed.pairs and parsed.tensors and parsed.data
+        if rng.random() < 0.4 or not is_whole:
             what, data = _mutate_bytes(rng, data, [field for field in fields if field[1]])
         else:
             what, data = rng.choice(_STRUCTURES)(rng, parsed), parsed.to_bytes()

@@ -302,7 +302,7 @@ def test_files_that_are_not_json_are_named(name: str, text: str, tmp_path: Path)
 def test_claims_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
     spec = byte_level_json()
     spec["added_tokens"].append(added_token(2**20, "<|last|>"))
-    with pytest.raises(TokenizerError, match="has the id 1048576|the added token"):
+    with pytest.raises(TokenizerError, match="the added token"):
         tokenizer_from_folder(folder(tmp_path, spec))
     spec["added_tokens"][-1] = added_token(2**20 - 1, "<|last|>")
     with pytest.raises(TokenizerError, match="ids up to 1048575"):
