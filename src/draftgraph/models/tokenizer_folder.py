@@ -252,11 +252,14 @@ def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
     if template is None and separate.exists():
         template = _read_json(separate).get("chat_template")
     if isinstance(template, list) and all(isinstance(entry, dict) for entry in template):
-        template = {entry.get("name"): entry.get("template") for entry in template}
-    named = template if isinstance(template, dict) else {} if template is None else {DEFAULT: template}
-    if not all(isinstance(text, str) for pair in named.items() for text in pair):
+        pairs = [(entry.get("name"), entry.get("template")) for entry in template]
+    elif isinstance(template, dict):
+        pairs = list(template.items())
+    else:
+        pairs = [] if template is None else [(DEFAULT, template)]
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
         _refuse(f"chat_template={template!r:.80}", 'text, or a list of {"name": TEXT, "template": TEXT}')
-    return named
+    return dict(pairs)
 
 
 def _read_json(path: Path) -> dict[str, Any]:

@@ -282,7 +282,10 @@ def test_broken_folders_are_refused(spec: Any, tmp_path: Path) -> None:
         {"eos_token": {"content": 7}},
         {"add_bos_token": True},
         {"add_bos_token": "yes", "bos_token": "<|im_start|>"},
-        *({"chat_template": template} for template in (7, ["x"], [{"name": "default"}], [{"name": 1, "template": ""}])),
+        *(
+            {"chat_template": template}
+            for template in (7, ["x"], [{"name": "default"}], [{"name": [], "template": ""}], {"a": 1})
+        ),
     ],
 )
 def test_broken_configs_are_refused(config: Any, tmp_path: Path) -> None:
