@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize tsan schemathesis fuzz-schemas transformers playground-picture serve-mixed serve-load serve-storm serve-soak clean
+.PHONY: demo test lint sanitize tsan schemathesis fuzz-schemas fuzz-files transformers playground-picture \
+  serve-mixed serve-load serve-storm serve-soak clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -45,6 +46,10 @@ fuzz-schemas: $(INSTALLED)
 transformers: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet torch==2.13.0 transformers
 	$(BIN)/python -m pytest tests/e2e/test_transformers.py
+
+# Five thousand broken model files, of both formats: each is loaded or refused with a typed error. Takes some minutes.
+fuzz-files: $(INSTALLED)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.fuzz_files
 
 # A server under load, with a verdict for each promise; leave the machine alone meanwhile. mixed: sixteen texts together
 # are those written alone. load: throughput, delays, 200 at once. storm: clients that misbehave. soak: five minutes.

@@ -91,6 +91,10 @@ class SamplingParams(Checked):
         """Whether tokens that were used before are less likely."""
         return self.repetition_penalty != 1 or bool(self.presence_penalty or self.frequency_penalty)
 
+    def ending_at(self, texts: tuple[str, ...]) -> SamplingParams:
+        """Returns parameters that also end before these texts, unless the model's own ends are ignored."""
+        return self if self.ignore_eos or not texts else dataclasses.replace(self, stop=(*self.stop, *texts))
+
     @property
     def constraint(self) -> tuple[str, str] | None:
         """The name and the text of what constrains the answer: json_schema, regex or grammar; None if nothing does."""
@@ -158,6 +162,9 @@ class EngineConfig(Checked):
         "off", "Whether the native runner keeps its packed weights in the cache folder, for faster starts.",
         choices=("off", "keep"),
     )  # fmt: skip
+    chat_template: str | None = setting(
+        None, "Put chats through this Jinja file, or a built-in or the model's own template of this name."
+    )
     acceptance: str = setting(
         "match", "Acceptance rule: 'match' (the target's own draw) or 'residual' (speculative sampling).",
         choices=("match", "residual"),

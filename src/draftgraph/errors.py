@@ -56,7 +56,7 @@ class TokenizerError(DraftGraphError):
 
 
 class ChatTemplateError(DraftGraphError):
-    """A chat was asked of a model without a usable chat template, or the template refused it."""
+    """A chat template is missing, broken or too large, or it refused the chat."""
 
 
 class VocabularyMismatchError(DraftGraphError):

@@ -146,7 +146,7 @@ class LLM:
         """Returns the token ids of a prompt.
 
         Raises:
-            PromptError, ChatTemplateError: the prompt is of an unknown form, or the model has no chat template.
+            PromptError, ChatTemplateError: the prompt is of an unknown form, or no chat template takes it.
         """
         tokenizer = self.model.tokenizer
         return tokenizer.encode_prompt(prompt) if isinstance(prompt, str) else tokenizer.encode_messages(prompt)
@@ -175,9 +175,12 @@ class LLM:
         (params,) = from_options(options, SamplingParams)
         most = self.budget if budget is None else most_drafts(DraftConfig(budget=budget))
         encoded = [self.prompt_ids(prompt) for prompt in prompts]
+        in_chat = params.ending_at(self.model.tokenizer.chat_stop)
+        ends = [params if isinstance(prompt, str) else in_chat for prompt in prompts]
         streams: list[Stream] = []
         try:
-            streams.extend(Stream(self, self.engine.submit(ids, params, most)) for ids in encoded)
+            for ids, ending in zip(encoded, ends, strict=True):
+                streams.append(Stream(self, self.engine.submit(ids, ending, most)))
         except DraftGraphError:
             for stream in streams:
                 stream.close()

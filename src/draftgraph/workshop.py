@@ -52,7 +52,7 @@ class Workshop:
         self.context = _context_length(files, config)
         most = config.prefill_chunk + MAX_BUDGET
         with ThreadPoolExecutor(1) as pool:  # the native runner reads its weights without the interpreter's lock
-            words = pool.submit(read_words, files)
+            words = pool.submit(read_words, files, config.chat_template)
             vocab_size = count_words(files) or words.result().tokenizer.size
             self.runner = open_runner(files, vocab_size, config, self.context, most)
             self.target = words.result()

@@ -22,7 +22,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
         folder / "other.gguf", extra_metadata={"tokenizer.ggml.tokens": [*tiny_tokenizer().tokens[:-1], "<|fin|>"]}
     )
     write_gguf(folder / "odd.gguf", "mystery")
-    write_gguf(folder / "plain.gguf", drop_metadata=["tokenizer.chat_template"])
+    write_gguf(
+        folder / "named.gguf",
+        drop_metadata=["tokenizer.chat_template"],
+        extra_metadata={"tokenizer.chat_template.rag": "x"},
+    )
     write_gguf(folder / "rude.gguf", extra_metadata={"tokenizer.chat_template": "{{ raise_exception('no ' * 4000) }}"})
     write_gguf(folder / "words.gguf", drop_metadata=["tokenizer.ggml.merges"])
     few_rows = tiny_config(vocab_rows=len(tiny_tokenizer().tokens) - 7)
@@ -47,6 +51,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_text(folder / "deep.jsonl", '{"turns": ' + "[" * 100_000 + "\n")
     write_text(folder / "blank.txt", "\n \n")
     write_text(folder / "long.txt", "many words " * 400)
+    write_text(folder / "broken.jinja", "{% for message in messages %}")
+    write_text(folder / "large.jinja", " " * 2**20)
     (folder / "latin.txt").write_bytes("déjà vu\n".encode("latin-1"))
     (folder / "folder.svg").mkdir()
     return folder
@@ -110,7 +116,22 @@ CASES = {
     "a context that the prompt fills": (
         ("generate", "good.gguf", "-p", "abcdef", "--raw", "--context", "6"), "PromptError", "5",
     ),
-    "a chat with a model without a template": (("chat", "plain.gguf"), "ChatTemplateError", "template"),
+    "a chat with a model without a default template": (("chat", "named.gguf"), "ChatTemplateError", "rag"),
+    "a chat template that is missing": (
+        ("generate", "good.gguf", *SAY, "--chat-template", "no.jinja"), "ChatTemplateError", "chatml",
+    ),
+    "a chat template in Latin-1": (
+        ("generate", "good.gguf", *SAY, "--chat-template", "latin.txt"), "ChatTemplateError", "UTF-8",
+    ),
+    "a chat template that is a folder": (
+        ("generate", "good.gguf", *SAY, "--chat-template", "few"), "ChatTemplateError", "not a file",
+    ),
+    "a chat template that is too large": (
+        ("generate", "good.gguf", *SAY, "--chat-template", "large.jinja"), "ChatTemplateError", "too large",
+    ),
+    "a chat template that is no template": (
+        ("generate", "good.gguf", *SAY, "--chat-template", "broken.jinja"), "ChatTemplateError", "endfor",
+    ),
     "a template that refuses at length": (("generate", "rude.gguf", *SAY), "ChatTemplateError", "no no"),
     # options
     "a temperature of nan": (("generate", "good.gguf", *SAY, "--temperature", "nan"), "ParameterError", "nan"),

@@ -17,9 +17,10 @@ from support.tools import TOOLS, WEATHER, call_text, script, write_tool_model
 
 ASKED: list[dict[str, Any]] = [{"role": "user", "content": "How is Paris?"}]
 ABILITIES = {
-    "tags": Abilities(tools=True, calls=True, tags=True),
-    "other": Abilities(tools=True, calls=True, tags=False),
-    "none": Abilities(tools=False, calls=False, tags=False),
+    "tags": Abilities(tools=True, calls=True, calls_with_tools=True, tags=True),
+    "other": Abilities(tools=True, calls=True, calls_with_tools=True, tags=False),
+    "none": Abilities(tools=False, calls=False, calls_with_tools=False, tags=False),
+    "two": Abilities(tools=True, calls=False, calls_with_tools=True, tags=True),
 }
 Served = Callable[[str], Serving]
 VALID = jsonschema_rs.validator_for(WEATHER)
@@ -258,6 +259,20 @@ def test_calls_and_results_are_in_the_prompt_as_the_template_has_them(served: Se
     assert "<tool_response>\nsunny\n</tool_response>" in found
     assert prompt(turn(call, content=""), result("c1", [{"type": "text", "text": "sunny"}])) == found
     assert f"I look.\n{expected}" in prompt(turn(call, content="I look."), result("c1"))
+
+
+def test_a_template_for_tools_shows_calls_only_where_there_are_tools(served: Served) -> None:
+    running = served("two")
+    messages = [*ASKED, turn(("c", "time", "{}")), result("c")]
+    with running.openai() as client:
+        create = client.chat.completions.create
+        body = {**asked(running, messages=messages, max_tokens=2), "logprobs": True}
+        with_tools = create(**body).usage.prompt_tokens
+        words = running.llm.model.tokenizer
+        assert with_tools > len(words.encode(json.dumps(WEATHER), special=False))
+        for lacking in ({"tool_choice": "none"}, {"tools": None}):
+            error = error_of(running.post(CHAT, {**body, **lacking}), 400)
+            assert error["param"] == "messages.1.tool_calls"
 
 
 def test_control_tokens_in_arguments_and_descriptions_stay_text(served: Served) -> None:

@@ -54,8 +54,10 @@ TOOLS: list[dict[str, Any]] = [
 
 
 def write_tool_model(folder: Path, template: str) -> Path:
-    """Writes the tiny model of `support.serving` with one of TEMPLATES."""
-    metadata = {"tokenizer.chat_template": TEMPLATES[template]}
+    """Writes the tiny model of `support.serving` with one of TEMPLATES; "two" is one for plain chats, one for tools."""
+    metadata: dict[str, Any] = {"tokenizer.chat_template": TEMPLATES["none" if template == "two" else template]}
+    if template == "two":
+        metadata |= {"tokenizer.chat_template.tool_use": TAGS_TEMPLATE, "tokenizer.chat_templates": ["tool_use"]}
     return write_gguf(folder / f"{template}.gguf", config=tiny_config(context_length=CONTEXT), extra_metadata=metadata)
 
 

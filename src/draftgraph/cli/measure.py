@@ -29,7 +29,7 @@ from draftgraph.errors import DataFileError, ParameterError
 _CONTEXTS = (128, 1024, 4096)
 
 
-@with_options(EngineConfig, without="context")
+@with_options(EngineConfig, without=("context", "chat_template"))
 def profile(
     *,
     model: ModelArgument,
@@ -64,7 +64,7 @@ def profile(
         _print_profile(result)
 
 
-@with_options(EngineConfig, without="context")
+@with_options(EngineConfig, without=("context", "chat_template"))
 def perplexity(
     *,
     model: ModelArgument,

@@ -11,7 +11,7 @@ import functools
 import inspect
 import types
 import typing
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -26,7 +26,7 @@ _PANELS: Mapping[type, str] = {
 }  # fmt: skip
 _METAVARS: Mapping[str, str] = {
     "stop": "TEXT", "logit_bias": "ID=NUMBER", "draft": "NAMES", "corpus": "FILE", "budget": "N", "json_schema": "FILE",
-    "grammar": "FILE", "api_key_file": "FILE", "trusted_host": "NAME", "cors_origin": "ORIGIN",
+    "grammar": "FILE", "chat_template": "FILE", "api_key_file": "FILE", "trusted_host": "NAME", "cors_origin": "ORIGIN",
 }  # fmt: skip
 _TEXTS = ("json_schema", "grammar")  # long texts, which are given as a file
 
@@ -40,15 +40,15 @@ class Options:
     server: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
-def with_options(*configs: type, without: str = "") -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Gives a command the options of these configs, but for the field `without`, for its parameter `options`."""
+def with_options(*configs: type, without: Collection[str] = ()) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Gives a command the options of these configs, but for the fields `without`, for its parameter `options`."""
 
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         fields = {
             field.name: (config, field)
             for config in configs
             for field in dataclasses.fields(config)
-            if field.name != without
+            if field.name not in without
         }
 
         @functools.wraps(command)

@@ -7,7 +7,7 @@ name unknown tokens, so all are checked here. Control tokens never enter an enco
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
@@ -48,6 +48,19 @@ class Encoder:
     first: tokenizers.Tokenizer
     rest: tokenizers.Tokenizer
 
+    def normalize(self, text: str) -> str:
+        """Returns the text as it is encoded."""
+        return text if self.normalizer is None else str(without_panic(self.normalizer.normalize_str, text))
+
+    def encode(self, text: str, *, at_start: bool) -> list[int]:
+        """Returns the ids of a normalised text.
+
+        Raises:
+            TokenizerError: the file's own splitter gave up, as an expression does that takes too long.
+        """
+        chosen = self.first if at_start else self.rest
+        return list(without_panic(chosen.encode, text, add_special_tokens=False).ids)
+
 
 @dataclass(frozen=True, slots=True)
 class TokenizerParts:
@@ -56,6 +69,7 @@ class TokenizerParts:
     Args:
         literals: tokens matched as written in any text: user-defined, and control tokens where markup is allowed.
         normalized_literals: the same, matched in normalised text.
+        chat_templates: by name; a single one is named "default".
     """
 
     table: TokenTable
@@ -65,7 +79,19 @@ class TokenizerParts:
     bos_id: int | None
     eos_id: int | None
     add_bos: bool
-    chat_template: str | None
+    chat_templates: Mapping[str, str]
+
+
+def without_panic(function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+    """Calls the library. Its panics, which are no `Exception`, become a TokenizerError."""
+    try:
+        return function(*args, **options)
+    except BaseException as error:
+        if type(error).__module__ != "pyo3_runtime":
+            raise
+        raise TokenizerError(
+            f"the tokenizer failed: {error!s:.200}", "a tokenizer that can encode any text", "use another model"
+        ) from None
 
 
 def byte_level_encoder(ids: Mapping[str, int], merges: Iterable[Pair], pre: str) -> Encoder:

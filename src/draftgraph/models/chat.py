@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
 
-from draftgraph.errors import ChatTemplateError, PromptError
+from draftgraph.errors import PromptError
 from draftgraph.models.template import render
 from draftgraph.models.token_table import Literal, LiteralSplitter
 
@@ -43,7 +43,7 @@ class RenderedChat:
 
 
 def render_chat(
-    template: str | None,
+    template: str,
     messages: Sequence[Mapping[str, Any]],
     *,
     bos: str,
@@ -64,14 +64,10 @@ def render_chat(
 
     Raises:
         PromptError: the messages or variables are not of that form.
-        ChatTemplateError: there is no template, it is malformed, refuses the messages or never ends.
+        ChatTemplateError: the template is malformed, refuses the messages or never ends.
     """
     checked = check_messages(messages)
     extra = check_variables(variables or {})
-    if template is None:
-        raise ChatTemplateError(
-            "a chat, but the model has no chat template", "chats with models that have one", "send a raw prompt instead"
-        )
     guard = _choose_guard([template, bos, eos, *_strings([checked, extra])])
     mark = _marker(control_literals, guard)
     values = {

@@ -23,7 +23,7 @@ GGUF_PREFERENCE = (
 )  # fmt: skip
 FOLDER_PATTERNS = (
     "config.json", "*.safetensors", "*.safetensors.index.json", "tokenizer*.json", "generation_config.json",
-    "chat_template*",
+    "chat_template*", "additional_chat_templates/*.jinja",
 )  # fmt: skip
 HUB_PART = r"[A-Za-z0-9][A-Za-z0-9._-]{0,95}"
 HUB_NAME = re.compile(rf"(?P<repo>{HUB_PART}/{HUB_PART})(?::(?P<file>[^:\\]+))?", re.ASCII)

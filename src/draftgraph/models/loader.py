@@ -61,10 +61,16 @@ def count_words(files: ModelFiles) -> int | None:
     return None if count is None or count > files.config.vocab_rows else count
 
 
-def read_words(files: ModelFiles) -> Model:
-    """Reads the tokenizer and checks it against the shape. Raises as `load_model`."""
+def read_words(files: ModelFiles, chat_template: str | None = None) -> Model:
+    """Reads the tokenizer and checks it against the shape. Raises as `load_model`, and as `asked_templates`.
+
+    Args:
+        chat_template: what the user wants instead of the model's own templates.
+    """
     path, source, config = files.path, files.source, files.config
     tokenizer = tokenizer_from_gguf(source.metadata) if isinstance(source, GgufFile) else tokenizer_from_folder(path)
+    if chat_template is not None:
+        tokenizer = tokenizer.with_chat_template(chat_template)
     if tokenizer.size > config.vocab_rows:
         raise ModelFileError(
             f"{path}: a tokenizer of {tokenizer.size} tokens over an embedding of {config.vocab_rows} rows",
@@ -82,4 +88,6 @@ def read_words(files: ModelFiles) -> Model:
                 "an id of the tokenizer",
                 "convert the model again",
             )
+    if tokenizer.chat_end_id is not None:
+        end_ids = tuple(sorted({*end_ids, tokenizer.chat_end_id}))
     return Model(files.name, path, source, config, tokenizer, end_ids)

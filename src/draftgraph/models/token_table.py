@@ -18,6 +18,7 @@ METASPACE = "▁"
 # Unicode's White_Space, which str.isspace() and "\s" exceed by the separators U+001C to U+001F.
 WHITE_SPACE = frozenset("\t\n\v\f\r \x85\xa0\u1680\u2028\u2029\u202f\u205f\u3000")
 WHITE_SPACE |= frozenset(map(chr, range(0x2000, 0x200B)))
+MAX_TOKEN = 1024  # characters; every split of a token is tried, and every beginning of it is looked for in texts
 BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")
 
 
@@ -186,6 +187,15 @@ def make_table(labels: Sequence[str], kinds: Sequence[Kind], *, byte_level: bool
         if kind is Kind.BYTE:
             _byte(label)
     return TokenTable(tuple(labels), tuple(kinds), byte_level)
+
+
+def check_lengths(labels: Iterable[str]) -> None:
+    """Raises TokenizerError for a token that is longer than any real one."""
+    longest = max(labels, key=len, default="")
+    if len(longest) > MAX_TOKEN:
+        raise TokenizerError(
+            f"a token of {len(longest)} characters, {longest!r:.40}", f"at most {MAX_TOKEN}", "fetch the model again"
+        )
 
 
 def _byte(label: str) -> bytes:

@@ -14,6 +14,7 @@ from typing import Any
 from draftgraph.errors import PromptError
 from draftgraph.models.byte_pairs import TokenizerParts
 from draftgraph.models.chat import RenderedChat, render_chat
+from draftgraph.models.chat_templates import ChatTemplates, asked_templates, own_templates
 from draftgraph.models.token_table import Kind, LiteralSplitter, is_hidden
 from draftgraph.models.tokenizer_folder import read_folder
 from draftgraph.models.tokenizer_gguf import read_gguf
@@ -27,10 +28,12 @@ class Tokenizer:
 
     Args:
         parts: what `read_gguf` or `read_folder` found.
+        chat_templates: to take the place of those in `parts`.
     """
 
-    def __init__(self, parts: TokenizerParts) -> None:
+    def __init__(self, parts: TokenizerParts, chat_templates: ChatTemplates | None = None) -> None:
         self._parts = parts
+        self._templates = chat_templates or own_templates(parts.chat_templates)
         self._table = parts.table
         kinds = parts.table.kinds
         plain = [literal for literal in parts.literals if not is_hidden(kinds[literal.token_id])]
@@ -60,8 +63,19 @@ class Tokenizer:
         return self._parts.add_bos
 
     @property
-    def chat_template(self) -> str | None:
-        return self._parts.chat_template
+    def chat_templates(self) -> ChatTemplates:
+        return self._templates
+
+    @property
+    def chat_end_id(self) -> int | None:
+        """The control token that ends a turn of a built-in chat template, if this vocabulary has it."""
+        ends = (one.token_id for one in self._parts.literals if one.text == self._templates.end)
+        return next((token_id for token_id in ends if token_id in self._special_ids), None)
+
+    @property
+    def chat_stop(self) -> tuple[str, ...]:
+        """The texts before which answers in chats end: where a built-in template's end of turn is no control token."""
+        return (self._templates.end,) if self._templates.end and self.chat_end_id is None else ()
 
     @property
     def special_ids(self) -> frozenset[int]:
@@ -145,8 +159,9 @@ class Tokenizer:
         now: datetime | None = None,
     ) -> RenderedChat:
         """Returns the prompt of a chat as text. See `render_chat`."""
+        tools = variables.get("tools") if isinstance(variables, Mapping) else None
         return render_chat(
-            self.chat_template,
+            self._templates.choose(tools),
             messages,
             bos=self._label(self.bos_id),
             eos=self._label(self.eos_id),
@@ -154,6 +169,10 @@ class Tokenizer:
             variables=variables or {},
             now=now,
         )
+
+    def with_chat_template(self, asked: str) -> Tokenizer:
+        """Returns this tokenizer with the chat template that the user asked for. Raises as `asked_templates`."""
+        return Tokenizer(self._parts, asked_templates(asked, self._parts.chat_templates))
 
     def first_difference(self, other: Tokenizer) -> str | None:
         """Returns None if both have the same tokens under the same ids, else a sentence with the first difference."""
@@ -166,16 +185,12 @@ class Tokenizer:
         encoder = self._parts.encoder
         ids: list[int] = []
         for part in parts:
-            if isinstance(part, str) and encoder.normalizer is not None:
-                inner = self._normalized.split(encoder.normalizer.normalize_str(part))
-            else:
-                inner = [part]
+            inner = self._normalized.split(encoder.normalize(part)) if isinstance(part, str) else [part]
             for piece in inner:
                 if isinstance(piece, int):
                     ids.append(piece)
                 else:
-                    chosen = encoder.first if at_start else encoder.rest
-                    ids += chosen.encode(piece, add_special_tokens=False).ids
+                    ids += encoder.encode(piece, at_start=at_start)
                 at_start = False
         return ids
 

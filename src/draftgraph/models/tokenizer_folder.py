@@ -16,11 +16,15 @@ import tokenizers
 from tokenizers import models
 
 from draftgraph.errors import TokenizerError
-from draftgraph.models.byte_pairs import Encoder, TokenizerParts, check_merges
-from draftgraph.models.token_table import BYTE_TOKEN, METASPACE, Kind, Literal, is_hidden, make_table
+from draftgraph.models.byte_pairs import Encoder, TokenizerParts, check_merges, without_panic
+from draftgraph.models.chat_templates import DEFAULT
+from draftgraph.models.token_table import BYTE_TOKEN, METASPACE, Kind, Literal, check_lengths, is_hidden, make_table
+from draftgraph.models.tokenizer_steps import check_steps
 
 _REMEDY = "fetch the model again, or use a model with a byte-pair tokenizer"
-_MAX_ID = 2**22
+_MAX_ID = 2**20
+_MAX_HOLES = 2**16  # ids that no token has; each takes room
+_MAX_BYTES = 2**28  # of a file
 _FLAGS = ("special", "normalized", "lstrip", "rstrip", "single_word")
 _METASPACE_STEPS = ("Replace", "ByteFallback", "Fuse", "Strip", "Metaspace")
 
@@ -43,7 +47,7 @@ def read_folder(path: Path) -> TokenizerParts:
     bos_id, eos_id = (_config_id(config, key, ids) for key in ("bos_token", "eos_token"))
     kinds = _kinds(labels, model, added, {bos_id, eos_id})
     encoder = _encoder(spec, model, kinds)
-    raw, normalized = _literals(added, kinds, encoder.normalizer)
+    raw, normalized = _literals(added, kinds, encoder)
     add_bos = config.get("add_bos_token")
     if add_bos is None:
         add_bos = bos_id is not None and _begins_with(spec.get("post_processor"), labels[bos_id])
@@ -58,7 +62,7 @@ def read_folder(path: Path) -> TokenizerParts:
         bos_id=bos_id,
         eos_id=eos_id,
         add_bos=add_bos,
-        chat_template=_template(path, config),
+        chat_templates=_templates(path, config),
     )
 
 
@@ -107,6 +111,7 @@ def _labels(vocab: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> lis
     """Returns [size] every id's token. An id that no token has gets a label that is no token."""
     found: dict[int, str] = {}
     pairs = [*vocab.items(), *((token["content"], token["id"]) for token in added)]
+    check_lengths(label for label, _ in pairs)
     ids: dict[str, int] = {}
     for label, token_id in pairs:
         if not _is_id(token_id):
@@ -117,6 +122,8 @@ def _labels(vocab: Mapping[str, Any], added: Sequence[Mapping[str, Any]]) -> lis
             _refuse(f"token {label!r} has the ids {ids[label]} and {token_id}", "one id for a token")
     if not found:
         _refuse("an empty vocabulary", "at least one token")
+    if max(found) >= len(found) + _MAX_HOLES:
+        _refuse(f"{len(found)} tokens with ids up to {max(found)}", f"at most {_MAX_HOLES} ids without a token")
     return [found.get(token_id, f"[unused {token_id}]") for token_id in range(max(found) + 1)]
 
 
@@ -143,6 +150,7 @@ def _encoder(spec: Mapping[str, Any], model: Mapping[str, Any], kinds: Sequence[
     options = {name: bool(model.get(name)) for name in ("ignore_merges", "byte_fallback", "fuse_unk")}
     pair_model = models.BPE(vocab, merges, unk_token=unknown, **options)
     splitter = spec.get("pre_tokenizer")
+    check_steps(spec.get("normalizer"), splitter)
     first = _library_tokenizer(spec.get("normalizer"), splitter)
     normalizer = first.normalizer
     inner = _never_prepend(splitter)
@@ -156,7 +164,10 @@ def _library_tokenizer(normalizer: Any, splitter: Any) -> tokenizers.Tokenizer:
     empty = {"type": "BPE", "vocab": {}, "merges": []}
     spec = {"version": "1.0", "added_tokens": [], "normalizer": normalizer, "pre_tokenizer": splitter, "model": empty}
     try:
-        return tokenizers.Tokenizer.from_str(json.dumps(spec))
+        built: tokenizers.Tokenizer = without_panic(tokenizers.Tokenizer.from_str, json.dumps(spec))
+        return built
+    except TokenizerError:
+        raise
     except Exception as error:  # the library raises nothing narrower
         raise TokenizerError(f"tokenizer.json: {error}", "a known normalizer and pre_tokenizer", _REMEDY) from error
 
@@ -174,14 +185,14 @@ def _never_prepend(splitter: Any) -> Any:
 
 
 def _literals(
-    added: Sequence[Mapping[str, Any]], kinds: Sequence[Kind], normalizer: Any
+    added: Sequence[Mapping[str, Any]], kinds: Sequence[Kind], encoder: Encoder
 ) -> tuple[tuple[Literal, ...], tuple[Literal, ...]]:
     """Returns the literals to find in text as it is, and those to find in normalised text."""
     raw, normalized = [], []
     for token in added:
         text, token_id = token["content"], token["id"]
-        if token["normalized"] and normalizer is not None and kinds[token_id] == Kind.USER_DEFINED:
-            text = normalizer.normalize_str(text)
+        if token["normalized"] and encoder.normalizer is not None and kinds[token_id] == Kind.USER_DEFINED:
+            text = encoder.normalize(text)
             normalized.append(Literal(text, token_id, token["lstrip"], token["rstrip"]))
         else:
             raw.append(Literal(text, token_id, token["lstrip"], token["rstrip"]))
@@ -227,18 +238,28 @@ def _config_id(config: Mapping[str, Any], key: str, ids: Mapping[str, int]) -> i
     return ids[content]
 
 
-def _template(path: Path, config: Mapping[str, Any]) -> str | None:
-    """Returns the chat template: from its own file where there is one, else from `tokenizer_config.json`."""
+def _templates(path: Path, config: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the chat templates by name: from files of their own where there are any, else from a config.
+
+    As the tokenizers of transformers read them. Its processors know `chat_template.json`, which here comes last.
+    """
+    files = {file.stem: file for file in sorted((path / "additional_chat_templates").glob("*.jinja"))}
     if (path / "chat_template.jinja").exists():
-        return _read_text(path / "chat_template.jinja")
-    separate = path / "chat_template.json"
-    template = (_read_json(separate) if separate.exists() else config).get("chat_template")
-    if isinstance(template, list):
-        named = {entry.get("name"): entry.get("template") for entry in template if isinstance(entry, dict)}
-        template = named.get("default")
-    if template is not None and not isinstance(template, str):
-        _refuse(f"a chat_template of type {type(template).__name__}", "text")
-    return template
+        files = {DEFAULT: path / "chat_template.jinja"} | files
+    if files:
+        return {name: _read_text(file) for name, file in files.items()}
+    template, separate = config.get("chat_template"), path / "chat_template.json"
+    if template is None and separate.exists():
+        template = _read_json(separate).get("chat_template")
+    if isinstance(template, list) and all(isinstance(entry, dict) for entry in template):
+        pairs = [(entry.get("name"), entry.get("template")) for entry in template]
+    elif isinstance(template, dict):
+        pairs = list(template.items())
+    else:
+        pairs = [] if template is None else [(DEFAULT, template)]
+    if not all(isinstance(text, str) for pair in pairs for text in pair):
+        _refuse(f"chat_template={template!r:.80}", 'text, or a list of {"name": TEXT, "template": TEXT}')
+    return dict(pairs)
 
 
 def _read_json(path: Path) -> dict[str, Any]:
@@ -253,6 +274,9 @@ def _read_json(path: Path) -> dict[str, Any]:
 
 def _read_text(path: Path) -> str:
     try:
+        size = path.stat().st_size
+        if not path.is_file() or size > _MAX_BYTES:
+            raise TokenizerError(f"{path}: no regular file, or of {size} bytes", f"at most {_MAX_BYTES}", _REMEDY)
         return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise TokenizerError(f"{path} does not exist", f"a folder with {path.name}", _REMEDY) from error

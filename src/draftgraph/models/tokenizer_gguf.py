@@ -20,9 +20,11 @@ from draftgraph.models.byte_pairs import (
     merges_from_scores,
     score_encoder,
 )
-from draftgraph.models.token_table import METASPACE, Kind, Literal, is_hidden, make_table
+from draftgraph.models.chat_templates import DEFAULT
+from draftgraph.models.token_table import METASPACE, Kind, Literal, check_lengths, is_hidden, make_table
 
 _PREFIX = "tokenizer.ggml."
+_TEMPLATE = "tokenizer.chat_template"
 _REMEDY = "convert the model again with a current converter"
 # Models whose converter writes no `add_bos_token` begin with one all the same.
 _PRE_WITH_BOS = ("llama-bpe", "llama3", "llama-v3")
@@ -60,7 +62,7 @@ def read_gguf(metadata: Mapping[str, Any]) -> TokenizerParts:
         bos_id=bos_id,
         eos_id=eos_id,
         add_bos=_add_bos(metadata, bos_id),
-        chat_template=_template(metadata),
+        chat_templates=_templates(metadata),
     )
 
 
@@ -78,6 +80,7 @@ def count_tokens(metadata: Mapping[str, Any]) -> int | None:
 def _tokens(metadata: Mapping[str, Any]) -> tuple[list[str], list[Kind]]:
     """Returns tokens and kinds, without the unused tokens at the end that only pad the model's rows."""
     labels = _items(metadata, "tokens", str)
+    check_lengths(labels)
     numbers = _items(metadata, "token_type", int, length=len(labels))
     by_number = {int(kind): kind for kind in Kind}
     unknown = set(numbers) - set(by_number)
@@ -135,11 +138,16 @@ def _add_bos(metadata: Mapping[str, Any], bos_id: int | None) -> bool:
     return add_bos
 
 
-def _template(metadata: Mapping[str, Any]) -> str | None:
-    template = metadata.get("tokenizer.chat_template")
-    if template is not None and not isinstance(template, str):
-        raise TokenizerError(f"tokenizer.chat_template is a {type(template).__name__}", "text", _REMEDY)
-    return template
+def _templates(metadata: Mapping[str, Any]) -> dict[str, str]:
+    """Returns the chat templates by name: the unnamed one is the default, as llama.cpp writes and reads them."""
+    found: dict[str, str] = {}
+    for key, value in metadata.items():
+        if key == _TEMPLATE or key.startswith(f"{_TEMPLATE}."):
+            if not isinstance(value, str):
+                raise TokenizerError(f"{key} is a {type(value).__name__}", "text", _REMEDY)
+            if value:
+                found[DEFAULT if key == _TEMPLATE else key.removeprefix(f"{_TEMPLATE}.")] = value
+    return found
 
 
 def _value(metadata: Mapping[str, Any], name: str, kind: type, default: Any = None) -> Any:

@@ -9,7 +9,7 @@ import asyncio
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeAlias
 
@@ -80,8 +80,8 @@ class Endpoints:
     async def chat(self, body: ChatRequest, http: Request) -> Response:
         """Answer a chat."""
         service = self._service
-        check_history(body.messages, service.abilities)
-        planned = plan(body, service.abilities)
+        planned = replace(plan(body, service.abilities), stop=service.tokenizer.chat_stop)
+        check_history(body.messages, service.abilities, planned.tools)
         encoded = partial(encode, service.tokenizer, body.messages, tools=planned.tools, note=planned.note)
         return await self._generate(http, body, [encoded], ChatFormat(service.tokenizer, planned.tagged), planned)
 
@@ -153,6 +153,7 @@ class Endpoints:
 
         with planned.blamed():
             (params,) = from_options(given, SamplingParams)
+            params = params.ending_at(planned.stop)
             async with time_limit(deadline):
                 generation = await open_generation(service.engine, places, prepare)
         head = Head(f"{form.prefix}{uuid.uuid4().hex}", int(time.time()), service.model, service.fingerprint)

@@ -20,9 +20,9 @@ from draftgraph.server.errors import ApiError, bad_request
 from draftgraph.server.messages import AssistantTurn, ChosenTool, Function, JsonSchema, ToolTurn, Turn
 from draftgraph.server.schema import ChatRequest
 
-_PROBE = "probe_7f3a"
-_CALL = {"id": "c", "type": "function", "function": {"name": _PROBE, "arguments": {"x": 1}}}
-_WRITTEN = f'{OPEN}\n{{"name": "{_PROBE}", "arguments": {{"x": 1}}}}\n{CLOSE}'
+_PROBE, _USED, _RESULT = "probe_7f3a", "used_7f3a", "result_7f3a"
+_CALL = {"id": "c", "type": "function", "function": {"name": _USED, "arguments": {"x": 1}}}
+_WRITTEN = f'{OPEN}\n{{"name": "{_USED}", "arguments": {{"x": 1}}}}\n{CLOSE}'
 # The fixed parts of a call, as literals of a grammar.
 _CALLED, _CALL_END, _LINE, _END, _OPEN, _NEXT = map(
     json.dumps, ('{"name": "', "}", "\n", f"\n{CLOSE}", OPEN, f"\n{OPEN}")
@@ -32,16 +32,18 @@ _ARGUMENTS = json.dumps('", "arguments": ')[1:]  # after a name
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """What a chat template does with functions.
+    """What a model's chat templates do with functions: there may be one of its own for chats with tools.
 
     Args:
-        tools: it tells the model of them.
-        calls: it shows calls made before, and their results.
-        tags: it writes calls as this server reads them.
+        tools: the model is told of them.
+        calls: without tools, calls made before are shown, and their results.
+        calls_with_tools: with tools, they are.
+        tags: with tools, calls are written as this server reads them.
     """
 
     tools: bool
     calls: bool
+    calls_with_tools: bool
     tags: bool
 
 
@@ -50,12 +52,17 @@ def abilities(tokenizer: Tokenizer) -> Abilities:
     asked = {"role": "user", "content": "x"}
     tools = [{"type": "function", "function": {"name": _PROBE, "description": "x", "parameters": {"type": "object"}}}]
     called = {"role": "assistant", "content": "", "tool_calls": [_CALL]}
-    result = {"role": "tool", "content": "result_7f3a", "tool_call_id": "c", "name": _PROBE}
-    history = _rendered(tokenizer, [asked, called, result], {})
+    history: list[dict[str, Any]] = [
+        asked,
+        called,
+        {"role": "tool", "content": _RESULT, "tool_call_id": "c", "name": _USED},
+    ]
+    alone, beside = _rendered(tokenizer, history, {}), _rendered(tokenizer, history, {"tools": tools})
     return Abilities(
         tools=_PROBE in _rendered(tokenizer, [asked], {"tools": tools}),
-        calls=_PROBE in history and "result_7f3a" in history,
-        tags=_WRITTEN in history,
+        calls=_USED in alone and _RESULT in alone,
+        calls_with_tools=_USED in beside and _RESULT in beside,
+        tags=_WRITTEN in beside,
     )
 
 
@@ -76,6 +83,7 @@ class Plan:
         tools: what the template is told of.
         note: what the system says besides, where the template cannot tell.
         tagged: how calls stand in the answer (see `CallReader`); None if there can be none.
+        stop: texts before which the answer ends.
     """
 
     sampling: Mapping[str, Any]
@@ -83,6 +91,7 @@ class Plan:
     tools: Sequence[Mapping[str, Any]] = ()
     note: str = ""
     tagged: bool | None = None
+    stop: tuple[str, ...] = ()
 
     @contextlib.contextmanager
     def blamed(self) -> Iterator[None]:
@@ -132,11 +141,16 @@ def plan(body: ChatRequest, able: Abilities) -> Plan:
     )
 
 
-def check_history(messages: Sequence[Turn], able: Abilities) -> None:
-    """Raises ApiError, 400, if messages have calls or results that the template would leave out."""
+def check_history(messages: Sequence[Turn], able: Abilities, tools: Sequence[Mapping[str, Any]] = ()) -> None:
+    """Raises ApiError, 400, if messages have calls or results that the template would leave out.
+
+    Args:
+        tools: what the template is told of.
+    """
+    shown = able.calls_with_tools if tools else able.calls
     for i, message in enumerate(messages):
         has_calls = isinstance(message, AssistantTurn) and message.tool_calls
-        if not able.calls and (has_calls or isinstance(message, ToolTurn)):
+        if not shown and (has_calls or isinstance(message, ToolTurn)):
             where = f"messages.{i}.{'tool_calls' if has_calls else 'role'}"
             why = "this model's chat template has no place for calls and their results; say them as text"
             raise ApiError(400, f"{where}: {why}", param=where)

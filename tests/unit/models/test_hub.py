@@ -31,6 +31,7 @@ HUB_FILES: dict[str, dict[str, bytes]] = {
         "tokenizer_config.json": b"{ }",
         "generation_config.json": b"{  }",
         "chat_template.jinja": b"x",
+        "additional_chat_templates/tool_use.jinja": b"y",
         "pytorch_model.bin": b"never",
         "onnx/model.onnx": b"never",
     },

@@ -22,7 +22,7 @@ def user(content: str) -> list[dict[str, Any]]:
     return [{"role": "user", "content": content}]
 
 
-def rendered(template: str | None, messages: Any = None, **options: Any) -> str:
+def rendered(template: str, messages: Any = None, **options: Any) -> str:
     options = {"bos": "<s>", "eos": "</s>", "control_literals": ["<s>", "</s>"], **options}
     return render_chat(template, user("hi") if messages is None else messages, **options).plain
 

@@ -272,7 +272,12 @@ def test_vocabularies_of_equal_size_and_other_kind_differ_at_once() -> None:
         (with_keys("byte_level", eos_token_id=True), "tokenizer.ggml.eos_token_id"),
         (with_keys("byte_level", add_bos_token=1), "tokenizer.ggml.add_bos_token"),
         (with_keys("byte_level", add_bos_token=True, bos_token_id=None), "tokenizer.ggml.bos_token_id"),
+        *(
+            ({**metadata, "tokenizer.ggml.tokens": [*metadata["tokenizer.ggml.tokens"][:-1], "x" * 1025]}, "1025")
+            for metadata in (with_keys("byte_level"), with_keys("sentencepiece"))
+        ),
         (with_keys("byte_level") | {"tokenizer.chat_template": 7}, "tokenizer.chat_template"),
+        (with_keys("byte_level") | {"tokenizer.chat_template.tool_use": 7}, "tokenizer.chat_template.tool_use"),
         (with_keys("sentencepiece", scores=None), "tokenizer.ggml.scores is missing"),
         (with_keys("sentencepiece", scores=[0.0]), "tokenizer.ggml.scores"),
         (with_item("sentencepiece", "scores", 300, float("nan")), "token 300"),

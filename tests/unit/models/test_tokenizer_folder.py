@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import os
 import random
 import unicodedata
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import tokenizers
 
 from draftgraph.errors import TokenizerError
 from draftgraph.models.tokenizer import tokenizer_from_folder, tokenizer_from_gguf
+from draftgraph.models.tokenizer_folder import read_folder
 from support.vocabularies import (
     added_token,
     byte_level_json,
@@ -152,16 +154,42 @@ def test_begin_tokens_of_a_folder_follow_its_config_and_post_processor(
     assert (tokenizer.bos_id, tokenizer.add_bos) == (bos, add_bos)
 
 
-def test_a_chat_template_is_found_in_every_place_it_is_published(tmp_path: Path) -> None:
-    spec, named = byte_level_json(), [{"name": "rag", "template": "no"}, {"name": "default", "template": "yes"}]
-    folders = [
-        folder(tmp_path / "1", spec, {"chat_template": "yes"}),
-        folder(tmp_path / "2", spec, {"chat_template": named}),
-        folder(tmp_path / "3", spec, {"chat_template": "no"}, chat_template__jinja="yes"),
-        folder(tmp_path / "4", spec, None, chat_template__json='{"chat_template": "yes"}'),
-    ]
-    assert [tokenizer_from_folder(path).chat_template for path in folders] == ["yes"] * 4
-    assert tokenizer_from_folder(folder(tmp_path / "5", spec)).chat_template is None
+NAMED = [{"name": "tool_use", "template": "tools"}, {"name": "default", "template": "plain"}]
+PUBLISHED: dict[str, tuple[Any, dict[str, str], dict[str, str]]] = {
+    "text": ({"chat_template": "a"}, {}, {"default": "a"}),
+    "a list": ({"chat_template": NAMED}, {}, {"default": "plain", "tool_use": "tools"}),
+    "an object": ({"chat_template": {"default": "a", "rag": "b"}}, {}, {"default": "a", "rag": "b"}),
+    "an empty list": ({"chat_template": []}, {}, {}),
+    "null": ({"chat_template": None}, {}, {}),
+    "no config": (None, {}, {}),
+    "a file before the config": ({"chat_template": NAMED}, {"chat_template.jinja": "a"}, {"default": "a"}),
+    "files beside a file": (
+        {"chat_template": "a"},
+        {"chat_template.jinja": "b", "additional_chat_templates/tool_use.jinja": "c"},
+        {"default": "b", "tool_use": "c"},
+    ),
+    "files alone before the config": (
+        {"chat_template": "a"}, {"additional_chat_templates/tool_use.jinja": "c"}, {"tool_use": "c"},
+    ),
+    "a file before a processor's": (
+        None, {"chat_template.json": '{"chat_template": "a"}', "chat_template.jinja": "b"}, {"default": "b"},
+    ),
+    "the config before a processor's": (
+        {"chat_template": "a"}, {"chat_template.json": '{"chat_template": "b"}'}, {"default": "a"},
+    ),
+    "a processor's alone": ({}, {"chat_template.json": '{"chat_template": "b"}'}, {"default": "b"}),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("config", "files", "expected"), PUBLISHED.values(), ids=PUBLISHED)
+def test_chat_templates_are_found_where_the_tokenizers_of_transformers_find_them(
+    config: Any, files: dict[str, str], expected: dict[str, str], tmp_path: Path
+) -> None:
+    folder(tmp_path, byte_level_json(), config)
+    (tmp_path / "additional_chat_templates").mkdir()
+    for name, text in files.items():
+        (tmp_path / name).write_text(text, encoding="utf-8")
+    assert read_folder(tmp_path).chat_templates == expected
 
 
 def test_ids_that_no_token_has_are_never_text(tmp_path: Path) -> None:
@@ -254,7 +282,10 @@ def test_broken_folders_are_refused(spec: Any, tmp_path: Path) -> None:
         {"eos_token": {"content": 7}},
         {"add_bos_token": True},
         {"add_bos_token": "yes", "bos_token": "<|im_start|>"},
-        {"chat_template": 7},
+        *(
+            {"chat_template": template}
+            for template in (7, ["x"], [{"name": "default"}], [{"name": [], "template": ""}], {"a": 1})
+        ),
     ],
 )
 def test_broken_configs_are_refused(config: Any, tmp_path: Path) -> None:
@@ -269,6 +300,67 @@ def test_files_that_are_not_json_are_named(name: str, text: str, tmp_path: Path)
     (tmp_path / name).write_bytes(text.encode("latin-1"))
     with pytest.raises(TokenizerError, match=name):
         tokenizer_from_folder(tmp_path)
+
+
+def test_claims_that_would_fill_the_memory_are_refused(tmp_path: Path) -> None:
+    spec = byte_level_json()
+    spec["added_tokens"].append(added_token(2**20, "<|last|>"))
+    with pytest.raises(TokenizerError, match="the added token"):
+        tokenizer_from_folder(folder(tmp_path, spec))
+    spec["added_tokens"][-1] = added_token(2**20 - 1, "<|last|>")
+    with pytest.raises(TokenizerError, match="ids up to 1048575"):
+        tokenizer_from_folder(folder(tmp_path, spec))
+    spec["added_tokens"][-1] = added_token(len(spec["model"]["vocab"]) + 2, "x" * 1025)
+    with pytest.raises(TokenizerError, match="1025 characters"):
+        tokenizer_from_folder(folder(tmp_path, spec))
+    folder(tmp_path, byte_level_json())
+    with (tmp_path / "tokenizer_config.json").open("wb") as file:
+        file.truncate(2**30)
+    with pytest.raises(TokenizerError, match="1073741824 bytes"):
+        tokenizer_from_folder(tmp_path)
+
+
+def test_a_file_that_never_ends_is_not_read(tmp_path: Path) -> None:
+    folder(tmp_path, byte_level_json())
+    os.mkfifo(tmp_path / "chat_template.jinja")
+    with pytest.raises(TokenizerError, match="regular file"):
+        tokenizer_from_folder(tmp_path)
+
+
+GROWING = {"type": "Replace", "pattern": {"String": "a"}, "content": "aa"}
+BETWEEN = {"type": "Replace", "pattern": {"Regex": ""}, "content": "a"}
+STEPS: dict[str, tuple[str, Any, str]] = {
+    "replacements that double a text": ("normalizer", [GROWING] * 7, "64 times"),
+    "replacements that double it in many ways": ("normalizer", [GROWING] * 60, "32"),
+    "replacements of nothing": ("normalizer", [BETWEEN] * 7, "64 times"),
+    "a long replacement": ("normalizer", [{**GROWING, "content": "a" * 65}], "64 times"),
+    "a long beginning": ("normalizer", [{"type": "Prepend", "prepend": "a" * 17}], "16 characters"),
+    "a table that panics": ("normalizer", [{"type": "Precompiled", "precompiled_charsmap": "BAAAAP///396enp6"}], "NFC"),
+    "pieces of no length": ("pre_tokenizer", [{"type": "FixedLength", "length": 0}], "Split"),
+    "steps that are no steps": ("pre_tokenizer", [[[[]]]], "Split"),
+    "too many splitters": ("pre_tokenizer", [{"type": "Whitespace"}] * 40, "32"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("where", "steps", "allowed"), STEPS.values(), ids=STEPS)
+@pytest.mark.parametrize("depth", [1, 5])
+def test_steps_that_the_library_could_not_bear_are_refused(
+    where: str, steps: list[Any], allowed: str, depth: int, tmp_path: Path
+) -> None:
+    inner = "normalizers" if where == "normalizer" else "pretokenizers"
+    section: Any = steps
+    for _ in range(depth):
+        section = {"type": "Sequence", inner: section if isinstance(section, list) else [section]}
+    with pytest.raises(TokenizerError) as caught:
+        tokenizer_from_folder(folder(tmp_path, byte_level_json() | {where: section}))
+    assert allowed in caught.value.allowed
+
+
+def test_an_expression_that_gives_up_on_a_text_is_a_typed_error(tmp_path: Path, capfd: Any) -> None:
+    step = {"type": "Split", "pattern": {"Regex": "(?:a|aa)+(?:a|aa)+b"}, "behavior": "Isolated", "invert": False}
+    tokenizer = tokenizer_from_folder(folder(tmp_path, byte_level_json() | {"pre_tokenizer": step}))
+    with pytest.raises(TokenizerError, match="retry-limit"):
+        tokenizer.encode("a" * 2000, special=False)
 
 
 def test_a_folder_without_a_tokenizer_names_the_missing_file(tmp_path: Path) -> None:
