@@ -40,7 +40,7 @@ schemathesis: $(INSTALLED)
 MINUTES ?= 3
 SEED ?= $(shell date +%s)
 fuzz-schemas: $(INSTALLED)
-	$(BIN)/python tests/fuzz/fuzz_schemas.py --minutes $(MINUTES) --seed $(SEED)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.fuzz_schemas --minutes $(MINUTES) --seed $(SEED)
 
 # Every family beside transformers, which it installs.
 transformers: $(INSTALLED)

@@ -1,6 +1,6 @@
 """Tries schemas that nobody would send and some that anybody might: none may end, hold up or mislead a server.
 
-    python tests/fuzz/fuzz_schemas.py --minutes 5 --seed 1
+    PYTHONPATH=tests python -m fuzz.fuzz_schemas --minutes 5 --seed 1
 
 Each is compiled as a request's is, and arbitrary texts of it are written. The compiling process may die; the one that
 stands for the server may not, nor be held for long by one mask, and what was written must satisfy the schema by the
@@ -19,7 +19,6 @@ import time
 from collections import Counter
 from collections.abc import Sequence
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -28,9 +27,7 @@ from draftgraph.config import MAX_GRAMMAR, SamplingParams
 from draftgraph.errors import ParameterError
 from draftgraph.types import FinishReason
 from draftgraph.verify.grammar import GrammarConstraint, Grammars
-
-sys.path.insert(0, str(Path(__file__).parent))
-from made_schemas import schema_text
+from fuzz.made_schemas import schema_text
 
 _MOST_TOKENS = 80  # of a text
 _WALKS = 3

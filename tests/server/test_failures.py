@@ -56,8 +56,12 @@ class Broken:
         self._drafter.restart()
 
 
+class Panic(BaseException):
+    """As the exception is that a native library's panic arrives as."""
+
+
 @pytest.mark.parametrize(
-    "error", [RuntimeError("secret /path"), MemoryError(), AssertionError("broken"), RecursionError()]
+    "error", [RuntimeError("secret /path"), MemoryError(), AssertionError("broken"), RecursionError(), Panic("secret")]
 )
 def test_a_failed_step_is_a_500_that_says_nothing_of_the_inside(running: Serving, error: Exception) -> None:
     fail_at(running, 3, error)
@@ -66,6 +70,49 @@ def test_a_failed_step_is_a_500_that_says_nothing_of_the_inside(running: Serving
     assert "secret" not in answer.text
     running.assert_idle()
     assert running.metric("step_failures_total") == 1
+
+
+@pytest.mark.parametrize("place", ["step", "submit", "_hand_over", "_obey"])
+def test_whatever_is_raised_on_the_engines_thread_every_job_ends_and_new_ones_are_taken(
+    place: str, running: Serving, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    thread = running.server._service.engine
+    owner: Any = running.llm.engine if place in ("step", "submit") else thread
+    with running.brake.slowed(0.02), ThreadPoolExecutor(4) as pool, monkeypatch.context() as patch:
+        jobs = [pool.submit(running.post, TEXT, BODY) for _ in range(3)]
+        wait_for(lambda: running.metric("requests_running") == 2)
+        real = getattr(owner, place)
+        left = [Panic("secret")]
+
+        def planted(*args: Any, **options: Any) -> Any:
+            if left:
+                raise left.pop()
+            return real(*args, **options)
+
+        patch.setattr(owner, place, planted)
+        if place == "submit":
+            jobs.append(pool.submit(running.post, TEXT, BODY))
+        answers = [job.result(timeout=20) for job in jobs]
+    assert {answer.status_code for answer in answers} <= {200, 500}
+    failed = [answer for answer in answers if answer.status_code == 500]
+    assert failed
+    assert not any("secret" in answer.text for answer in failed)
+    running.assert_idle()
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
+def test_if_the_engines_thread_ends_every_job_does(running: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    thread = running.server._service.engine
+
+    def ending() -> None:
+        raise Panic("the end")
+
+    with running.brake.slowed(0.02), ThreadPoolExecutor(2) as pool:
+        jobs = [pool.submit(running.post, TEXT, BODY) for _ in range(2)]
+        wait_for(lambda: running.metric("requests_running") == 2)
+        monkeypatch.setattr(thread, "_turn", ending)
+        assert [job.result(timeout=20).status_code for job in jobs] == [500, 500]
+    assert error_of(running.post(TEXT, BODY), 503)["code"] == "stopping"
 
 
 def test_a_stream_that_fails_ends_with_an_error_and_is_closed(running: Serving) -> None:
