@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from draftgraph.draft.base import root_graph
-from draftgraph.draft.suffix import NAME, SEPARATOR, Matcher, SuffixAutomaton, SuffixDrafter
+from draftgraph.draft.suffix import NAME, SEPARATOR, FinishedTexts, Matcher, SuffixAutomaton, SuffixDrafter
 from draftgraph.graph.budget import select
 from draftgraph.graph.token_graph import TokenGraph
 from draftgraph.rng import Greedy
@@ -235,3 +235,46 @@ def test_what_is_kept_for_a_request_is_dropped_when_it_ends(keep_requests: bool)
     assert not any(kept for kept in vars(drafter).values() if isinstance(kept, dict))
     assert children(propose(drafter, [1])).keys() == ({2} if keep_requests else set())
     finish(drafter, context([3], request=77))  # never proposed for
+
+
+def test_finished_texts_take_no_more_than_their_room_and_the_least_used_go_first() -> None:
+    texts = FinishedTexts(most_tokens=400)
+    rng = random.Random(3)
+    kept = [rng.randrange(50) for _ in range(40)]
+    texts.add(kept)
+    favourite = texts.parts[-1]
+    for _ in range(100):
+        texts.add([rng.randrange(50, 100) for _ in range(30)])
+        texts.use(favourite)
+        assert sum(map(len, texts.parts)) <= 400
+    assert favourite in texts.parts
+    for _ in range(20):
+        texts.add([rng.randrange(50, 100) for _ in range(30)])
+    assert favourite not in texts.parts
+
+
+def test_a_finished_text_that_is_longer_than_there_is_room_for_leaves_its_end() -> None:
+    texts = FinishedTexts(most_tokens=400)
+    texts.add(range(5000))
+    (part,) = (part for part in texts.parts if len(part))
+    assert len(part) == 100
+    matcher = Matcher(part)
+    for token in (4997, 4998):
+        matcher.feed(token)
+    assert matcher.length == 2
+
+
+def test_a_text_whose_taking_in_is_interrupted_leaves_nothing_half_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    texts = FinishedTexts(most_tokens=400)
+    texts.add([1, 2, 3])
+    with monkeypatch.context() as patch:
+        patch.setattr(SuffixAutomaton, "_split", raise_interrupt)
+        with pytest.raises(KeyboardInterrupt):
+            texts.add([1, 2, 4])
+    assert all(len(part) in (0, 4) for part in texts.parts)
+    texts.add([5, 6])
+    assert sum(map(len, texts.parts)) >= 3
+
+
+def raise_interrupt(*_: object) -> int:
+    raise KeyboardInterrupt
