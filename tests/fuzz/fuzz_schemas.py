@@ -171,7 +171,8 @@ def _satisfies(text: str, written: bytes) -> bool:
     schema = json.loads(text)
     if "x-guidance" in text or text.count("$ref") > 40:  # lenient by its own wish; or the judge would take for ever
         return True
-    if re.search(r'"multipleOf": (0\.|1e)', text):  # the judge divides doubles
+    # The judge reads and divides doubles.
+    if re.search(r'"multipleOf": (0\.|1e)', text) or re.search(rb"\d{16}", written.replace(b".", b"")):
         return True
     try:
         return bool(jsonschema_rs.is_valid(schema, value))
