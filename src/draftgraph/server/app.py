@@ -26,7 +26,7 @@ from draftgraph.server.engine_thread import EngineThread
 from draftgraph.server.metrics import Metrics
 from draftgraph.server.playground import build_playground
 from draftgraph.server.routes import Service, build_router
-from draftgraph.server.schema import FIELDS, REQUESTS
+from draftgraph.server.schema import REQUESTS
 from draftgraph.server.security import Check, Gate, check_host, check_key, check_origin
 from draftgraph.server.tools import abilities
 
@@ -63,7 +63,7 @@ def build_app(llm: LLM, config: ServerConfig, keys: Sequence[bytes], defaults: M
     app.include_router(build_router(service))
     app.include_router(build_playground())
     _name_model(app.openapi(), llm.name)
-    errors.install(app, FIELDS)
+    errors.install(app)
     _wrap(app, service, [check_key(keys)] if keys else [], [] if keys else [check_host(config), check_origin(config)])
     return app
 

@@ -14,7 +14,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -106,7 +105,7 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], fields: frozenset[str]) 
         fields: the names that fields of our requests have; the rest of a location is pydantic's own.
     """
     error = next((error for kind in _TELLING for error in errors if error["type"] == kind), errors[0])
-    location = [part for part in error["loc"] if part != "body"]
+    location = list(error["loc"])
     at_fault = location[-1:] if error["type"] in _TELLING else []
     named = [part for part in location[: len(location) - len(at_fault)] if isinstance(part, int) or part in fields]
     param = ".".join(map(str, [*named, *at_fault]))[:200]
@@ -115,7 +114,7 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], fields: frozenset[str]) 
     return ApiError(400, f"{param or 'the body'}: {why}", param=param or None)
 
 
-def install(app: FastAPI, fields: frozenset[str]) -> None:
+def install(app: FastAPI) -> None:
     """Makes every error that reaches the application an answer of OpenAI's shape."""
 
     async def api_error(_: Request, error: Exception) -> Response:
@@ -125,10 +124,6 @@ def install(app: FastAPI, fields: frozenset[str]) -> None:
     async def ours(_: Request, error: Exception) -> Response:
         assert isinstance(error, DraftGraphError), "registered for this class"
         return error_response(bad_request(error))
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError), "registered for this class"
-        return error_response(invalid_fields(error.errors(), fields))
 
     async def framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "registered for this class"
@@ -141,6 +136,5 @@ def install(app: FastAPI, fields: frozenset[str]) -> None:
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(DraftGraphError, ours)
-    app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, framework)
     app.add_exception_handler(Exception, unexpected)

@@ -38,7 +38,14 @@ from draftgraph.server.replies import (
     Tokens,
     Usage,
 )
-from draftgraph.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, Generate, TokenizeRequest
+from draftgraph.server.schema import (
+    FIELDS,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Generate,
+    TokenizeRequest,
+)
 from draftgraph.server.stream import EventStream
 from draftgraph.server.tools import Abilities, Plan, check_history, plan
 from draftgraph.server.watching import watching
@@ -204,7 +211,7 @@ def build_router(service: Service) -> APIRouter:
     errors: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorReply} for status in (400, 401, 403, 404, 405, 408, 413, 429, 500, 503, 504)
     }
-    route = strict_route(service.config.max_body, service.config.body_seconds)
+    route = strict_route(service.config.max_body, service.config.body_seconds, FIELDS)
     router = APIRouter(route_class=route, default_response_class=JsonResponse, responses=errors)
 
     def generated(reply: type[Reply]) -> dict[int | str, dict[str, Any]]:
