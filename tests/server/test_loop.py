@@ -11,6 +11,9 @@ import pytest
 from pydantic import BaseModel, ValidationError
 
 from draftgraph.server.body import parse_json
+from draftgraph.server.errors import ApiError
+from draftgraph.server.messages import AssistantTurn, ToolCall
+from draftgraph.server.prompts import encode
 from draftgraph.server.schema import REQUESTS, CompletionRequest
 from support.bodies import LARGEST, large_bodies, long_texts
 from support.heartbeat import MOST, heartbeat, longest_hold
@@ -83,3 +86,12 @@ def test_a_refusal_costs_no_more_than_the_body_itself(body: bytes) -> None:
         CompletionRequest.model_validate(value)
     assert time.perf_counter() - started < 0.1
     assert refused.value.error_count() < 100
+
+
+@pytest.mark.parametrize(("inner", "fault"), [("[]", "arrays and objects"), ("[" * 70 + "]" * 70, "levels")])
+def test_arguments_of_a_call_are_no_way_around_the_limits_of_bodies(running: Serving, inner: str, fault: str) -> None:
+    arguments = f'{{"a":[{",".join([inner] * (2**19 // len(inner)))}]}}'
+    function = {"name": "f", "arguments": arguments}
+    call = ToolCall.model_validate({"id": "1", "type": "function", "function": function})
+    with pytest.raises(ApiError, match=fault):
+        encode(running.llm.model.tokenizer, [AssistantTurn(role="assistant", tool_calls=[call])])

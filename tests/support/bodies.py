@@ -82,10 +82,6 @@ def _chats() -> Iterator[tuple[str, tuple[str, bytes]]]:
             path, filled('{"messages":[', f'{{"role":"user","content":"{"a" * 200}"}}', "]}", most=4096)
         )  # fmt: skip
         yield f"parts to {path}", (path, filled('{"messages":[', parts, "]}"))
-        for item in ("[]", "[" * 60 + "]" * 60, '\\"\\"'):
-            function = f'{{"role":"assistant","tool_calls":[{call.replace("{}", "[%s]")}]}}'
-            before, after = function.split("%s")
-            yield f"arguments of {item[:4]} to {path}", (path, filled(f'{{"messages":[{before}', item, f"{after}]}}"))
         yield f"calls to {path}", (path, filled('{"messages":[', calls, "]}"))
     wrong = {
         "keys": '{"%d":1}', "roles": '{"role":"%d"}', "contents": '{"role":"user","content":%d}',
