@@ -22,6 +22,7 @@ from draftgraph.config import ServerConfig
 from draftgraph.engine.request import State
 from draftgraph.llm import LLM
 from draftgraph.server import errors
+from draftgraph.server.body import check_framing
 from draftgraph.server.engine_thread import EngineThread
 from draftgraph.server.metrics import Metrics
 from draftgraph.server.playground import build_playground
@@ -108,7 +109,7 @@ def _wrap(app: FastAPI, service: Service, inner: list[Check], outer: list[Check]
             allow_headers=("*",),
             expose_headers=("retry-after",),
         )
-    app.add_middleware(Gate, checks=outer)
+    app.add_middleware(Gate, checks=[check_framing, *outer])
     app.add_middleware(_Count, metrics=service.metrics, paths=frozenset(app.openapi()["paths"]))
 
 

@@ -17,7 +17,9 @@ from typing import Any, NoReturn
 from fastapi import Request, Response
 from fastapi.routing import APIRoute
 from pydantic import BaseModel, ValidationError
+from starlette.datastructures import Headers
 from starlette.requests import ClientDisconnect
+from starlette.types import Scope
 
 from draftgraph.server.errors import ApiError, invalid_fields
 
@@ -105,6 +107,17 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 def _bad(why: str) -> ApiError:
     return ApiError(400, f"the body cannot be read: {why}", code="invalid_json")
+
+
+def check_framing(scope: Scope) -> None:
+    """Raises ApiError, 400, unless everybody on the way sees a body end where we do: or the rest is a request to some.
+
+    The connection is closed, so what follows is never read.
+    """
+    headers = Headers(scope=scope)
+    if "transfer-encoding" in headers and ("content-length" in headers or scope["http_version"] == "1.0"):
+        other = "content-length" if "content-length" in headers else "HTTP/1.0"
+        raise ApiError(400, f"transfer-encoding with {other}; allowed: one way to end a body", headers=_CLOSE)
 
 
 async def read_body(request: Request, max_bytes: int, seconds: float) -> bytes:
