@@ -10,7 +10,7 @@ import http
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
@@ -22,6 +22,8 @@ from draftgraph.errors import DraftGraphError, MissingPackageError, ParameterErr
 log = logging.getLogger("draftgraph.server")
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_LEVELS = 5  # of an answer, down to one token's log-probabilities
+_SLICE = 1024  # numbers of a list that are written at once
 _LONGEST_MESSAGE = 600  # characters
 _TYPES: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 # How a ParameterError begins that is about a field.
@@ -79,6 +81,33 @@ class JsonResponse(JSONResponse):
 def json_bytes(content: Any) -> bytes:
     """Returns `content` as one line of JSON, always valid UTF-8."""
     return _ENCODER.encode(content).encode(errors="replace")
+
+
+def long_json(content: Any) -> Response:
+    """Returns an object of any size as an answer. For another thread: the event loop has a turn between its parts."""
+    return Response("".join(_parts(content, _LEVELS)).encode(errors="replace"), media_type="application/json")
+
+
+def _parts(value: Any, levels: int) -> Iterator[str]:
+    """Yields the JSON of a value, whose lists may be iterators, in parts that each take little time."""
+    if levels and value and isinstance(value, dict):
+        opening = "{"
+        for key, item in value.items():
+            yield f"{opening}{_ENCODER.encode(key)}:"
+            yield from _parts(item, levels - 1)
+            opening = ","
+        yield "}"
+    elif isinstance(value, Iterator) or (levels and value and isinstance(value, list) and isinstance(value[0], dict)):
+        yield "["
+        for number, item in enumerate(value):
+            yield "," if number else ""
+            yield from _parts(item, levels - 1)
+        yield "]"
+    elif isinstance(value, list) and len(value) > _SLICE:
+        slices = (value[start : start + _SLICE] for start in range(0, len(value), _SLICE))
+        yield f"[{','.join(_ENCODER.encode(piece)[1:-1] for piece in slices)}]"
+    else:
+        yield _ENCODER.encode(value)
 
 
 def error_response(error: ApiError) -> JsonResponse:
