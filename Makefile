@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize schemathesis transformers playground-picture serve-mixed serve-load serve-storm serve-soak clean
+.PHONY: demo test lint sanitize schemathesis fuzz-bodies transformers playground-picture serve-mixed serve-load serve-storm serve-soak clean
 
 demo: $(INSTALLED)
 	@$(BIN)/draftgraph pull smollm2-135m
@@ -33,6 +33,12 @@ sanitize:
 # A hundred made-up requests, valid and not, for every operation of the server: takes some minutes.
 schemathesis: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/server/test_schema.py --schema-examples 100
+
+# Ten thousand bodies that are nearly right, sent to a real server: takes some ten minutes.
+# Others: make fuzz-bodies FUZZ="--minutes 60 --seed 3"
+FUZZ := --count 10000
+fuzz-bodies: $(INSTALLED)
+	$(BIN)/python tests/fuzz/fuzz_bodies.py $(FUZZ)
 
 # Every family beside transformers, which it installs.
 transformers: $(INSTALLED)

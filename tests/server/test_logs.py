@@ -1,4 +1,4 @@
-"""What a server says beside its answers: not a line for each request that makes no sense, and a warning of open keys."""
+"""What a server says beside its answers: not a line for each senseless request, and a warning of keys that are open."""
 
 from __future__ import annotations
 
