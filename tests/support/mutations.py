@@ -128,8 +128,9 @@ def _strange(rng: random.Random, inside: bool) -> Any:
 
 def _widen(container: Any, key: Any, rng: random.Random, inside: bool) -> None:
     """Makes something large of a place: many items, many keys, a long text, many levels."""
-    count = rng.choice((17, 129, 1_025, 4_097, 30_000)) if not inside else rng.choice((17, 129))
     item = container[key] if len(json.dumps(container[key])) < 40 else _strange(rng, inside)
+    fill = LARGEST // (len(json.dumps(item)) + 12)
+    count = rng.choice((17, 129, 1_025, 4_097, fill, fill)) if not inside else rng.choice((17, 129))
     shape = rng.randrange(4)
     if shape == 0:
         container[key] = [copy.deepcopy(item) for _ in range(count)]
@@ -157,7 +158,8 @@ def _twice(text: str, rng: random.Random) -> str:
     if not found:
         return text
     match = rng.choice(found[:500])
-    return text[: match.start()] + match[0] + rng.choice(("1", "null", "[]")) + ", " + text[match.start() :]
+    many = "".join(f'"k{number}": 1, ' for number in range(rng.choice((0, 0, 30_000))))
+    return text[: match.start()] + many + match[0] + rng.choice(("1", "null", "[]")) + ", " + text[match.start() :]
 
 
 def _deep(text: str, rng: random.Random) -> str:
