@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import time
 from collections.abc import Callable, Iterator
 from typing import TypeVar
@@ -46,12 +45,7 @@ class Heartbeat:
 
 
 def heartbeat(running: Serving) -> Heartbeat:
-    """Returns the heartbeat of a server's loop, which is measured as `serve` runs it: with what was loaded set aside.
-
-    Otherwise each look for garbage goes through all that the tests have imported, for 0.1 s.
-    """
-    gc.collect()
-    gc.freeze()
+    """Returns the heartbeat of a server's loop."""
     loop = running.server._service.engine._loop
     assert loop is not None, "the server is up"
     return Heartbeat(loop)
