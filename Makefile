@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 SOURCES := pyproject.toml CMakeLists.txt $(shell find csrc -type f)
 
-.PHONY: demo test lint sanitize tsan schemathesis fuzz-schemas fuzz-files transformers playground-picture \
+.PHONY: demo test lint sanitize tsan schemathesis fuzz-schemas fuzz-bodies fuzz-files transformers playground-picture \
   serve-mixed serve-load serve-storm serve-soak clean
 
 demo: $(INSTALLED)
@@ -36,20 +36,15 @@ sanitize tsan: $(INSTALLED)
 schemathesis: $(INSTALLED)
 	$(BIN)/python -m pytest -s tests/server/test_schema.py --schema-examples 100
 
-# Schemas that are made to end, hold up or mislead a server. An hour: make fuzz-schemas MINUTES=60 SEED=1
-MINUTES ?= 3
-SEED ?= $(shell date +%s)
-fuzz-schemas: $(INSTALLED)
-	PYTHONPATH=tests $(BIN)/python -m fuzz.fuzz_schemas --minutes $(MINUTES) --seed $(SEED)
+# What is made to end, hold up or mislead us, some minutes each: JSON schemas; ten thousand bodies of requests to a real server;
+# five thousand model files of both formats. An hour: make fuzz-schemas FUZZ="--minutes 60 --seed 1"
+fuzz-schemas fuzz-bodies fuzz-files: fuzz-%: $(INSTALLED)
+	PYTHONPATH=tests $(BIN)/python -m fuzz.fuzz_$* $(FUZZ)
 
 # Every family beside transformers, which it installs.
 transformers: $(INSTALLED)
 	$(BIN)/python -m pip install --quiet torch==2.13.0 transformers
 	$(BIN)/python -m pytest tests/e2e/test_transformers.py
-
-# Five thousand broken model files, of both formats: each is loaded or refused with a typed error. Takes some minutes.
-fuzz-files: $(INSTALLED)
-	PYTHONPATH=tests $(BIN)/python -m fuzz.fuzz_files
 
 # A server under load, with a verdict for each promise; leave the machine alone meanwhile. mixed: sixteen texts together
 # are those written alone. load: throughput, delays, 200 at once. storm: clients that misbehave. soak: five minutes.

@@ -189,6 +189,14 @@ class ServerConfig(Checked):
     max_choices: int = setting(16, "Most texts one request may ask for.", low=1, high=1024)
     max_body: int = setting(2**20, "Longest request body in bytes.", low=1024, high=2**30)
     body_seconds: float = setting(30.0, "A request body must arrive within this time.", above=0, high=3600)
+    send_seconds: float = setting(
+        30.0, "End a connection whose client reads nothing of its answer for this many seconds.", above=0, high=3600
+    )
+    max_connections: int = setting(
+        1000, "Most connections at once; at most three quarters of the open files that the system allows.",
+        low=1, high=100_000,
+    )  # fmt: skip
+    max_connections_each: int = setting(250, "Most connections at once from one address.", low=1, high=100_000)
     time_limit: float = setting(600.0, "End a request after this many seconds.", above=0, high=86400)
     grace: float = setting(10.0, "When stopped, let requests finish for this many seconds.", low=0, high=3600)
 

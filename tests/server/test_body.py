@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from draftgraph.server.body import MAX_DEPTH, parse_json
+from draftgraph.server.body import MAX_DEPTH, MAX_VALUES, parse_json
 from draftgraph.server.errors import ApiError
 
 PLAIN = st.recursive(
@@ -56,6 +56,24 @@ def test_depth_is_counted_outside_strings_only(opening: str, closing: str) -> No
     brackets = "[{" * 200
     assert parse_json(json.dumps([brackets, '"' + brackets, "\\"]).encode()) == [brackets, '"' + brackets, "\\"]
     parse_json(json.dumps([[1]] * 1_000).encode())
+
+
+@pytest.mark.parametrize("item", ["[]", "{}", '{"a":[]}'])
+def test_arrays_and_objects_are_counted_outside_strings_only(item: str) -> None:
+    most = (MAX_VALUES - 1) // (item.count("[") + item.count("{"))
+    taken = f"[{','.join([item] * most)}]"
+    assert len(parse_json(taken.encode())) == most
+    with pytest.raises(ApiError, match="arrays and objects"):
+        parse_json(f"[{taken},{item}]".encode())
+    assert parse_json(json.dumps(item * MAX_VALUES).encode()) == item * MAX_VALUES
+
+
+def test_a_key_that_stands_twice_among_many_is_found_in_linear_time() -> None:
+    keys = [f'"{number}":1' for number in range(20_000)]
+    started = time.perf_counter()
+    with pytest.raises(ApiError, match="'19999' stands there twice"):
+        parse_json(f"{{{','.join([*keys, keys[-1]])}}}".encode())
+    assert time.perf_counter() - started < 1.0
 
 
 @pytest.mark.parametrize(

@@ -110,7 +110,7 @@ def test_connections_without_the_head_of_a_request_are_closed(
     model_path: Path, monkeypatch: pytest.MonkeyPatch, answered: bool, sent: bytes
 ) -> None:
     """However slowly it trickles in; nothing sent, or a head begun, also after an answer. Others are answered."""
-    monkeypatch.setattr("draftgraph.server.run._HEAD_SECONDS", 1)
+    monkeypatch.setattr("draftgraph.server.connections.HEAD_SECONDS", 1)
     with serving(model_path) as running, raw(running.url, b"") as connection:
         if answered:
             connection.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")

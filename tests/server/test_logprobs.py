@@ -8,7 +8,7 @@ import pytest
 
 from draftgraph import LLM
 from draftgraph.llm import Completion
-from draftgraph.server.logprobs import TextLogprobs
+from draftgraph.server.logprobs import Shown, TextLogprobs
 from draftgraph.types import TokenLogprobs
 from support.serving import CHAT, TEXT, Serving, error_of
 
@@ -138,7 +138,9 @@ def test_characters_in_pieces_stand_where_they_begin(shared: Serving) -> None:
     """The four bytes of one character, one token each, then a letter."""
     tokens = shared.post("/tokenize", {"prompt": "🌍x"}).json()["tokens"]
     assert len(tokens) == 5
-    found = TextLogprobs(shared.llm.model.tokenizer).add([TokenLogprobs(token, float("-inf"), ()) for token in tokens])
+    found = TextLogprobs(Shown(shared.llm.model.tokenizer)).add(
+        [TokenLogprobs(token, float("-inf"), ()) for token in tokens]
+    )
     assert found["text_offset"] == [0, 0, 0, 0, 1]
     assert found["token_logprobs"] == [-9999.0] * 5
     assert found["tokens"] == ["\\xf0", "\\x9f", "\\x8c", "\\x8d", "x"]

@@ -272,6 +272,7 @@ def test_the_picture_has_a_graph(page: Page, tmp_path: Path) -> None:
 def test_with_keys_the_page_asks_for_one(model_path: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text(KEY, encoding="utf-8")
+    keys.chmod(0o600)
     with serving(model_path, server={"api_key_file": str(keys)}) as keyed, browsing(keyed.url) as page:
         page.load()
         for key in ("not-a-key-of-this-file", KEY):
@@ -290,6 +291,7 @@ def test_with_keys_the_page_asks_for_one(model_path: Path, tmp_path: Path) -> No
 def test_the_page_needs_no_key_and_says_what_it_may(model_path: Path, tmp_path: Path) -> None:
     keys = tmp_path / "keys.txt"
     keys.write_text(KEY, encoding="utf-8")
+    keys.chmod(0o600)
     with serving(model_path, server={"api_key_file": str(keys)}) as keyed, keyed.http() as client:
         for path in ("/", *(f"/static/{file.name}" for file in STATIC.iterdir() if file.suffix in (".css", ".js"))):
             answer = client.get(path)

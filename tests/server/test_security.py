@@ -23,6 +23,7 @@ PREFLIGHT = {"access-control-request-method": "POST", "access-control-request-he
 def keyed(model_path: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Serving]:
     keys = tmp_path_factory.mktemp("keys") / "keys.txt"
     keys.write_text(f"# of the staging machines\n{KEY}\n\n  {OTHER}\n", encoding="utf-8")
+    keys.chmod(0o600)
     with serving(model_path, server={"api_key_file": str(keys), "cors_origin": (PAGE,)}) as running:
         yield running
 

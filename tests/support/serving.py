@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import json
 import signal
 import socket
@@ -153,6 +154,7 @@ def serving(
         up = threading.Event()
         running = build_server(app, up.set)
         thread = threading.Thread(target=running.run, args=([bound],))
+        gc.freeze()  # as `serve` does: a look for garbage would go through all that the tests have imported, for 0.1 s
         thread.start()
         try:
             assert up.wait(10), "the server did not start"
@@ -161,6 +163,7 @@ def serving(
             brake.release()
             running.handle_exit(signal.SIGTERM, None)
             thread.join()
+            gc.unfreeze()
 
 
 def read_events(response: httpx.Response) -> Iterator[Any]:

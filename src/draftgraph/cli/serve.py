@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import logging
-
 from draftgraph.cli import console
 from draftgraph.cli.options import Options, with_options
 from draftgraph.cli.shared import JsonOption, ModelArgument, loaded
@@ -16,6 +14,7 @@ def serve(*, model: ModelArgument, options: Options, as_json: JsonOption = False
     """Answer OpenAI's clients. The sampling options are those of requests that do not give their own."""
     try:
         from draftgraph.server.app import build_app
+        from draftgraph.server.logs import log_sparingly
         from draftgraph.server.run import open_socket, url_of
         from draftgraph.server.run import serve as serve_app
         from draftgraph.server.security import check_memory, read_keys
@@ -25,7 +24,7 @@ def serve(*, model: ModelArgument, options: Options, as_json: JsonOption = False
         raise MissingPackageError(
             f"serve without the package {error.name}", "the server's packages", "pip install 'draftgraph[server]'"
         ) from error
-    logging.basicConfig(level=logging.WARNING, format="%(asctime)s %(levelname)s %(message)s")
+    log_sparingly()
     config = ServerConfig(**options.server)
     SamplingParams(**options.sampling)  # refused now rather than at every request
     keys = read_keys(config)

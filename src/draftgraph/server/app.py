@@ -22,11 +22,12 @@ from draftgraph.config import ServerConfig
 from draftgraph.engine.request import State
 from draftgraph.llm import LLM
 from draftgraph.server import errors
+from draftgraph.server.body import check_framing
 from draftgraph.server.engine_thread import EngineThread
 from draftgraph.server.metrics import Metrics
 from draftgraph.server.playground import build_playground
 from draftgraph.server.routes import Service, build_router
-from draftgraph.server.schema import FIELDS, REQUESTS
+from draftgraph.server.schema import REQUESTS
 from draftgraph.server.security import Check, Gate, check_host, check_key, check_origin
 from draftgraph.server.tools import abilities
 
@@ -63,7 +64,7 @@ def build_app(llm: LLM, config: ServerConfig, keys: Sequence[bytes], defaults: M
     app.include_router(build_router(service))
     app.include_router(build_playground())
     _name_model(app.openapi(), llm.name)
-    errors.install(app, FIELDS)
+    errors.install(app)
     _wrap(app, service, [check_key(keys)] if keys else [], [] if keys else [check_host(config), check_origin(config)])
     return app
 
@@ -108,7 +109,7 @@ def _wrap(app: FastAPI, service: Service, inner: list[Check], outer: list[Check]
             allow_headers=("*",),
             expose_headers=("retry-after",),
         )
-    app.add_middleware(Gate, checks=outer)
+    app.add_middleware(Gate, checks=[check_framing, *outer])
     app.add_middleware(_Count, metrics=service.metrics, paths=frozenset(app.openapi()["paths"]))
 
 

@@ -10,11 +10,10 @@ import http
 import json
 import logging
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
-from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
@@ -23,6 +22,8 @@ from draftgraph.errors import DraftGraphError, MissingPackageError, ParameterErr
 log = logging.getLogger("draftgraph.server")
 
 _ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+_LEVELS = 5  # of an answer, down to one token's log-probabilities
+_SLICE = 1024  # numbers of a list that are written at once
 _LONGEST_MESSAGE = 600  # characters
 _TYPES: Mapping[int, str] = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 # How a ParameterError begins that is about a field.
@@ -82,6 +83,33 @@ def json_bytes(content: Any) -> bytes:
     return _ENCODER.encode(content).encode(errors="replace")
 
 
+def long_json(content: Any) -> Response:
+    """Returns an object of any size as an answer. For another thread: the event loop has a turn between its parts."""
+    return Response("".join(_parts(content, _LEVELS)).encode(errors="replace"), media_type="application/json")
+
+
+def _parts(value: Any, levels: int) -> Iterator[str]:
+    """Yields the JSON of a value, whose lists may be iterators, in parts that each take little time."""
+    if levels and value and isinstance(value, dict):
+        opening = "{"
+        for key, item in value.items():
+            yield f"{opening}{_ENCODER.encode(key)}:"
+            yield from _parts(item, levels - 1)
+            opening = ","
+        yield "}"
+    elif isinstance(value, Iterator) or (levels and value and isinstance(value, list) and isinstance(value[0], dict)):
+        yield "["
+        for number, item in enumerate(value):
+            yield "," if number else ""
+            yield from _parts(item, levels - 1)
+        yield "]"
+    elif isinstance(value, list) and len(value) > _SLICE:
+        slices = (value[start : start + _SLICE] for start in range(0, len(value), _SLICE))
+        yield f"[{','.join(_ENCODER.encode(piece)[1:-1] for piece in slices)}]"
+    else:
+        yield _ENCODER.encode(value)
+
+
 def error_response(error: ApiError) -> JsonResponse:
     """Returns the answer that tells `error`."""
     return JsonResponse(error.to_json(), status_code=error.status, headers=error.headers)
@@ -106,7 +134,7 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], fields: frozenset[str]) 
         fields: the names that fields of our requests have; the rest of a location is pydantic's own.
     """
     error = next((error for kind in _TELLING for error in errors if error["type"] == kind), errors[0])
-    location = [part for part in error["loc"] if part != "body"]
+    location = list(error["loc"])
     at_fault = location[-1:] if error["type"] in _TELLING else []
     named = [part for part in location[: len(location) - len(at_fault)] if isinstance(part, int) or part in fields]
     param = ".".join(map(str, [*named, *at_fault]))[:200]
@@ -115,7 +143,7 @@ def invalid_fields(errors: Sequence[Mapping[str, Any]], fields: frozenset[str]) 
     return ApiError(400, f"{param or 'the body'}: {why}", param=param or None)
 
 
-def install(app: FastAPI, fields: frozenset[str]) -> None:
+def install(app: FastAPI) -> None:
     """Makes every error that reaches the application an answer of OpenAI's shape."""
 
     async def api_error(_: Request, error: Exception) -> Response:
@@ -125,10 +153,6 @@ def install(app: FastAPI, fields: frozenset[str]) -> None:
     async def ours(_: Request, error: Exception) -> Response:
         assert isinstance(error, DraftGraphError), "registered for this class"
         return error_response(bad_request(error))
-
-    async def invalid(_: Request, error: Exception) -> Response:
-        assert isinstance(error, RequestValidationError), "registered for this class"
-        return error_response(invalid_fields(error.errors(), fields))
 
     async def framework(request: Request, error: Exception) -> Response:
         assert isinstance(error, HTTPException), "registered for this class"
@@ -141,6 +165,5 @@ def install(app: FastAPI, fields: frozenset[str]) -> None:
 
     app.add_exception_handler(ApiError, api_error)
     app.add_exception_handler(DraftGraphError, ours)
-    app.add_exception_handler(RequestValidationError, invalid)
     app.add_exception_handler(HTTPException, framework)
     app.add_exception_handler(Exception, unexpected)

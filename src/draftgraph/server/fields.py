@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from itertools import islice
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
 from pydantic_core import PydanticCustomError
 
 from draftgraph.config import SamplingParams
@@ -35,13 +36,36 @@ def _refuse_true(value: bool) -> bool:
     return value
 
 
+def items(*, min_length: int | None = None, max_length: int | None = None) -> Any:
+    """Returns the pydantic field of a list whose check ends at its first wrong item, so that a refusal is cheap."""
+    return Field(fail_fast=True, min_length=min_length, max_length=max_length)
+
+
+def entries(most: int) -> Any:
+    """Returns the validator of an object that has too many entries before any of them is looked at."""
+
+    def check(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > most:
+            raise PydanticCustomError("too_long", "at most {most} entries", {"most": most})
+        return value
+
+    return BeforeValidator(check)
+
+
 class Strict(BaseModel):
     """Unknown fields are refused, and "1" is no number."""
 
     model_config = ConfigDict(extra="forbid", strict=True, allow_inf_nan=False)
 
+    @model_validator(mode="before")
+    @classmethod
+    def _few(cls, value: Any) -> Any:
+        """Of more keys than there are fields, some of the first are unknown: the others need no error of their own."""
+        most = len(cls.model_fields)
+        return dict(islice(value.items(), most + 1)) if isinstance(value, dict) and len(value) > most else value
+
 
 # NOTE: Literal[False] would take 0 as well, which equals it.
 No = Annotated[bool, AfterValidator(_refuse_true), Field(json_schema_extra={"const": False})]
 Text = Annotated[str, Field(max_length=2**20)]
-TokenIds = list[Annotated[int, Field(ge=0, le=MAX_ID)]]
+TokenIds = Annotated[list[Annotated[int, Field(ge=0, le=MAX_ID)]], items()]

@@ -1,7 +1,7 @@
 """How texts look in OpenAI's two protocols: whole answers and the chunks of a stream.
 
-In: texts, deltas and usage. Out: plain objects. The two formats have the same methods; nothing else knows
-which is which. A format belongs to one request: it remembers what a stream has said so far.
+In: texts, deltas and usage. Out: plain objects, of the shapes in `replies.py`. The two formats have the same methods;
+nothing else knows which is which. A format belongs to one request: it remembers what a stream has said so far.
 """
 
 from __future__ import annotations
@@ -15,17 +15,8 @@ from typing import Any, Protocol
 from draftgraph.models.tokenizer import Tokenizer
 from draftgraph.server.calls import Call, CallReader, Piece
 from draftgraph.server.generation import Written
-from draftgraph.server.logprobs import TextLogprobs, chat_logprobs
-from draftgraph.server.replies import (
-    AssistantMessage,
-    ChatChoice,
-    ChatReply,
-    Finish,
-    TextChoice,
-    TextReply,
-    ToolCall,
-    Usage,
-)
+from draftgraph.server.logprobs import Shown, TextLogprobs, chat_logprobs
+from draftgraph.server.replies import Finish, Usage
 from draftgraph.types import Delta, FinishReason, TokenLogprobs
 
 # A text that its grammar cut off is no whole one; clients know how to treat those.
@@ -54,7 +45,7 @@ class Format(Protocol):
     chunk: str  # the object type of a chunk
 
     def reply(self, head: Head, written: Sequence[Written], usage: Usage) -> dict[str, Any]:
-        """Returns a whole answer."""
+        """Returns a whole answer, whose choices are made one by one while it is written as JSON."""
 
     def opening(self, index: int) -> dict[str, Any] | None:
         """Returns the choice that a stream begins with, if it does."""
@@ -80,24 +71,24 @@ class ChatFormat:
     chunk = "chat.completion.chunk"
 
     def __init__(self, tokenizer: Tokenizer, tagged: bool | None = None) -> None:
-        self._tokenizer = tokenizer
+        self._shown_as = Shown(tokenizer)
         self._new_reader = (lambda: None) if tagged is None else partial(CallReader, tagged)
         self._readers: dict[int, CallReader | None] = {}  # of a stream's texts
         self._num_called: dict[int, int] = defaultdict(int)
 
     def reply(self, head: Head, written: Sequence[Written], usage: Usage) -> dict[str, Any]:
-        choices = [self._whole(index, text) for index, text in enumerate(written)]
-        return ChatReply(**head.to_json(), choices=choices, usage=usage).model_dump()
+        choices = (self._whole(index, text) for index, text in enumerate(written))
+        return {**head.to_json(), "object": "chat.completion", "choices": choices, "usage": usage.model_dump()}
 
-    def _whole(self, index: int, written: Written) -> ChatChoice:
+    def _whole(self, index: int, written: Written) -> dict[str, Any]:
         reader = self._new_reader()
         pieces = [written.text] if reader is None else [*reader.push(written.text), *reader.finish()]
-        calls = [ToolCall.model_validate(_call(piece)) for piece in pieces if isinstance(piece, Call)]
+        calls = [_call(piece) for piece in pieces if isinstance(piece, Call)]
         said = "".join(piece for piece in pieces if isinstance(piece, str))
-        message = AssistantMessage(content=said if said or not calls else None, tool_calls=calls or None)
-        return ChatChoice(
-            index=index, message=message, logprobs=self._logprobs(written.logprobs), **_end(written, reader)
-        )
+        content = said if said or not calls else None
+        message = {"role": "assistant", "content": content, "refusal": None, "tool_calls": calls or None}
+        logprobs = self._logprobs(written.logprobs)
+        return {"index": index, "message": message, "logprobs": logprobs, **_end(written, reader)}
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return self._choice(index, {"role": "assistant", "content": ""})
@@ -127,7 +118,7 @@ class ChatFormat:
         return {"tool_calls": [{"index": self._num_called[index] - 1, **_call(piece)}]}
 
     def _logprobs(self, entries: Sequence[TokenLogprobs] | None) -> Any:
-        return None if entries is None else chat_logprobs(self._tokenizer, entries)
+        return None if entries is None else chat_logprobs(self._shown_as, entries)
 
     def _choice(self, index: int, delta: dict[str, Any]) -> dict[str, Any]:
         return {"index": index, "delta": delta, "logprobs": None, "finish_reason": None}
@@ -140,16 +131,16 @@ class TextFormat:
     chunk = "text_completion"
 
     def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
-        self._logprobs: dict[int, TextLogprobs] = defaultdict(partial(TextLogprobs, tokenizer))  # of a stream's texts
+        self._new_logprobs = partial(TextLogprobs, Shown(tokenizer))
+        self._logprobs: dict[int, TextLogprobs] = defaultdict(self._new_logprobs)  # of a stream's texts
 
     def reply(self, head: Head, written: Sequence[Written], usage: Usage) -> dict[str, Any]:
-        choices = [self._whole(index, text) for index, text in enumerate(written)]
-        return TextReply(**head.to_json(), choices=choices, usage=usage).model_dump()
+        choices = (self._whole(index, text) for index, text in enumerate(written))
+        return {**head.to_json(), "object": self.chunk, "choices": choices, "usage": usage.model_dump()}
 
-    def _whole(self, index: int, written: Written) -> TextChoice:
-        logprobs: Any = None if written.logprobs is None else TextLogprobs(self._tokenizer).add(written.logprobs)
-        return TextChoice(index=index, text=written.text, logprobs=logprobs, **_end(written, None))
+    def _whole(self, index: int, written: Written) -> dict[str, Any]:
+        logprobs = None if written.logprobs is None else self._new_logprobs().add(written.logprobs)
+        return {"index": index, "text": written.text, "logprobs": logprobs, **_end(written, None)}
 
     def opening(self, index: int) -> dict[str, Any] | None:
         return None

@@ -17,13 +17,25 @@ from draftgraph.types import TokenLogprobs
 _LOWEST = -9999.0  # JSON has no infinity
 
 
-def chat_logprobs(tokenizer: Tokenizer, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
+class Shown(dict[int, tuple[str, list[int] | None]]):
+    """How tokens look, label and bytes: looked up once for each token of a request."""
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__()
+        self._tokenizer = tokenizer
+
+    def __missing__(self, token: int) -> tuple[str, list[int] | None]:
+        look = self._tokenizer.token_label(token), list(self._tokenizer.token_bytes(token)) or None
+        self[token] = look
+        return look
+
+
+def chat_logprobs(shown_as: Shown, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
     """Returns the `logprobs` of a chat's choice."""
 
     def shown(token: int, logprob: float) -> dict[str, Any]:
-        text = tokenizer.token_bytes(token)
-        label = tokenizer.token_label(token)
-        return {"token": label, "logprob": max(logprob, _LOWEST), "bytes": list(text) or None}
+        label, text = shown_as[token]
+        return {"token": label, "logprob": max(logprob, _LOWEST), "bytes": text}
 
     content = [
         {**shown(entry.token, entry.logprob), "top_logprobs": [shown(token, logprob) for token, logprob in entry.top]}
@@ -38,24 +50,27 @@ class TextLogprobs:
     `text_offset` counts the whole characters before a token; tokens of a stop string stand beyond the text's end.
     """
 
-    def __init__(self, tokenizer: Tokenizer) -> None:
-        self._tokenizer = tokenizer
+    def __init__(self, shown_as: Shown) -> None:
+        self._shown_as = shown_as
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._offset = 0
 
     def add(self, entries: Sequence[TokenLogprobs]) -> dict[str, Any]:
         """Returns those of the next tokens."""
-        label = self._tokenizer.token_label
+        shown_as = self._shown_as
         offsets = []
         for entry in entries:
             offsets.append(self._offset)
-            self._offset += len(self._decoder.decode(self._tokenizer.token_bytes(entry.token)))
+            self._offset += len(self._decoder.decode(bytes(shown_as[entry.token][1] or ())))
         return {
-            "tokens": [label(entry.token) for entry in entries],
+            "tokens": [shown_as[entry.token][0] for entry in entries],
             "token_logprobs": [max(entry.logprob, _LOWEST) for entry in entries],
             # Up to one more than asked for: the token itself is always among them.
             "top_logprobs": [
-                {label(token): max(logprob, _LOWEST) for token, logprob in (*entry.top, (entry.token, entry.logprob))}
+                {
+                    shown_as[token][0]: max(logprob, _LOWEST)
+                    for token, logprob in (*entry.top, (entry.token, entry.logprob))
+                }
                 for entry in entries
             ],
             "text_offset": offsets,

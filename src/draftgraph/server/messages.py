@@ -5,16 +5,36 @@ In: JSON values. Out: checked parts. What one field means for another is for `pr
 
 from __future__ import annotations
 
+import json
 from typing import Annotated, Any, Literal
 
-from pydantic import Discriminator, Field, StringConstraints, Tag
+from pydantic import AfterValidator, Discriminator, Field, StringConstraints, Tag
+from pydantic_core import PydanticCustomError
 
-from draftgraph.server.fields import Strict, Text
+from draftgraph.config import MAX_GRAMMAR
+from draftgraph.server.fields import Strict, Text, items
 
 Name = Annotated[str, StringConstraints(pattern=r"^[a-zA-Z0-9_-]{1,64}$")]
 CallId = Annotated[str, Field(min_length=1, max_length=256)]
-# NOTE: JSON schemas are for the grammar to judge; it refuses what it does not know.
-JsonSchema = dict[str, Any]
+_ENCODER = json.JSONEncoder()
+
+
+def _check_length(value: Any) -> None:
+    """Raises if a value is longer than any grammar may be, as soon as that is known."""
+    left = MAX_GRAMMAR
+    for piece in _ENCODER.iterencode(value):
+        left -= len(piece)
+        if left < 0:
+            raise PydanticCustomError("too_long", "more than {most} characters of JSON schema", {"most": MAX_GRAMMAR})
+
+
+def _short(schema: dict[str, Any]) -> dict[str, Any]:
+    _check_length(schema)
+    return schema
+
+
+# NOTE: what stands in a JSON schema is for the grammar to judge; it refuses what it does not know.
+JsonSchema = Annotated[dict[str, Any], AfterValidator(_short)]
 
 
 class TextPart(Strict):
@@ -39,7 +59,7 @@ class ToolCall(Strict):
     function: CalledFunction
 
 
-Content = Text | Annotated[list[TextPart], Field(min_length=1, max_length=1024)]
+Content = Text | Annotated[list[TextPart], items(min_length=1, max_length=1024)]
 
 
 class Turn(Strict):
@@ -65,7 +85,7 @@ class AssistantTurn(Turn):
 
     role: Literal["assistant"]
     content: Content | None = Field(None, description="Only one with tool_calls may have none.")
-    tool_calls: Annotated[list[ToolCall], Field(min_length=1, max_length=128)] | None = None
+    tool_calls: Annotated[list[ToolCall], items(min_length=1, max_length=128)] | None = None
     refusal: None = None
     annotations: None = None
     audio: None = None
@@ -99,7 +119,7 @@ Message = Annotated[
     | Annotated[ToolTurn, Tag(_KINDS["tool"])],
     Discriminator(_kind, custom_error_type="role", custom_error_message=f"role: allowed: {', '.join(_KINDS)}"),
 ]
-Messages = Annotated[list[Message], Field(min_length=1, max_length=4096)]
+Messages = Annotated[list[Message], items(min_length=1, max_length=4096)]
 
 
 class Function(Strict):
@@ -114,6 +134,14 @@ class Function(Strict):
 class Tool(Strict):
     type: Literal["function"]
     function: Function
+
+
+def _short_together(tools: list[Tool]) -> list[Tool]:
+    _check_length([tool.function.parameters for tool in tools])
+    return tools
+
+
+Tools = Annotated[list[Tool], items(min_length=1, max_length=128), AfterValidator(_short_together)]
 
 
 class ChosenFunction(Strict):

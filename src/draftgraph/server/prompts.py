@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, TypeAlias
 
 from draftgraph.models.tokenizer import Tokenizer
+from draftgraph.server.body import fault_of_shape
 from draftgraph.server.calls import read_object
 from draftgraph.server.errors import ApiError
 from draftgraph.server.messages import AssistantTurn, ToolCall, ToolTurn, Turn
@@ -62,6 +63,8 @@ def _plain_messages(messages: Sequence[Turn]) -> list[dict[str, Any]]:
 
 
 def _plain_call(where: str, call: ToolCall) -> dict[str, Any]:
+    if fault := fault_of_shape(call.function.arguments.encode()):
+        raise _fault(f"{where}.function.arguments", f"they have {fault}")
     arguments = read_object(call.function.arguments)
     if arguments is None:
         raise _fault(f"{where}.function.arguments", "they are not a JSON object")

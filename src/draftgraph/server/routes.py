@@ -21,7 +21,7 @@ from draftgraph.engine.stats import total_json
 from draftgraph.models.tokenizer import Tokenizer
 from draftgraph.server.body import strict_route
 from draftgraph.server.engine_thread import EngineThread, Places
-from draftgraph.server.errors import ApiError, JsonResponse
+from draftgraph.server.errors import ApiError, JsonResponse, long_json
 from draftgraph.server.formats import ChatFormat, Format, Head, TextFormat
 from draftgraph.server.generation import ClientGone, Generation, Order, open_generation, time_limit, unless_gone
 from draftgraph.server.metrics import Metrics
@@ -38,7 +38,14 @@ from draftgraph.server.replies import (
     Tokens,
     Usage,
 )
-from draftgraph.server.schema import ChatRequest, CompletionRequest, DetokenizeRequest, Generate, TokenizeRequest
+from draftgraph.server.schema import (
+    FIELDS,
+    ChatRequest,
+    CompletionRequest,
+    DetokenizeRequest,
+    Generate,
+    TokenizeRequest,
+)
 from draftgraph.server.security import cache_salt
 from draftgraph.server.stream import EventStream
 from draftgraph.server.tools import Abilities, Plan, check_history, plan
@@ -100,7 +107,7 @@ class Endpoints:
         self._check_model(model)
         return self._card()
 
-    async def tokenize(self, body: TokenizeRequest) -> Tokens:
+    async def tokenize(self, body: TokenizeRequest) -> Response:
         """Turn a raw prompt, or a chat, into token ids."""
         self._check_model(body.model)
         prompt = body.messages if body.prompt is None else body.prompt
@@ -108,13 +115,19 @@ class Endpoints:
             raise ApiError(400, "give either prompt or messages", param="prompt")
         if body.messages is not None:
             check_history(body.messages, self._service.abilities)
-        ids = await asyncio.to_thread(encode, self._service.tokenizer, prompt)
-        return Tokens(tokens=list(ids), count=len(ids), max_model_len=self._service.context_length)
+        tokenizer, longest = self._service.tokenizer, self._service.context_length
 
-    async def detokenize(self, body: DetokenizeRequest) -> Detokenized:
+        def answer() -> Response:
+            ids = list(encode(tokenizer, prompt))
+            return long_json({"tokens": ids, "count": len(ids), "max_model_len": longest})
+
+        return await asyncio.to_thread(answer)
+
+    async def detokenize(self, body: DetokenizeRequest) -> Response:
         """Turn token ids into text."""
         self._check_model(body.model)
-        return Detokenized(prompt=await asyncio.to_thread(self._service.tokenizer.decode, body.tokens))
+        tokenizer = self._service.tokenizer
+        return await asyncio.to_thread(lambda: long_json({"prompt": tokenizer.decode(body.tokens)}))
 
     async def health(self) -> Health:
         """Say whether requests are taken."""
@@ -165,7 +178,8 @@ class Endpoints:
                 written = await generation.finish()
         finally:
             generation.cancel()
-        return JsonResponse(form.reply(head, written, usage_of(generation)))
+        usage = usage_of(generation)
+        return await asyncio.to_thread(lambda: long_json(form.reply(head, written, usage)))
 
     def _check(self, body: Generate, num_prompts: int) -> int:
         """Returns how many texts a request asks for, or raises ApiError."""
@@ -207,7 +221,7 @@ def build_router(service: Service) -> APIRouter:
     errors: dict[int | str, dict[str, Any]] = {
         status: {"model": ErrorReply} for status in (400, 401, 403, 404, 405, 408, 413, 429, 500, 503, 504)
     }
-    route = strict_route(service.config.max_body, service.config.body_seconds)
+    route = strict_route(service.config.max_body, service.config.body_seconds, FIELDS)
     router = APIRouter(route_class=route, default_response_class=JsonResponse, responses=errors)
 
     def generated(reply: type[Reply]) -> dict[int | str, dict[str, Any]]:
@@ -221,8 +235,8 @@ def build_router(service: Service) -> APIRouter:
     add("/v1/completions", endpoints.complete, methods=["POST"], response_model=None, responses=generated(TextReply))
     add("/v1/models", endpoints.models, methods=["GET"])
     add("/v1/models/{model:path}", endpoints.model, methods=["GET"])
-    add("/tokenize", endpoints.tokenize, methods=["POST"])
-    add("/detokenize", endpoints.detokenize, methods=["POST"])
+    add("/tokenize", endpoints.tokenize, methods=["POST"], response_model=Tokens)
+    add("/detokenize", endpoints.detokenize, methods=["POST"], response_model=Detokenized)
     add("/health", endpoints.health, methods=["GET"])
     add("/metrics", endpoints.metrics, methods=["GET"], response_class=PlainTextResponse)
     return router

@@ -12,18 +12,21 @@ import gc
 import signal
 import socket
 import threading
+import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 
 import uvicorn
 from fastapi import FastAPI
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from draftgraph.config import ServerConfig
 from draftgraph.errors import ParameterError
+from draftgraph.server.connections import HEAD_SECONDS, Connections, Protocol
 from draftgraph.server.routes import Service
 
-_HEAD_SECONDS = 10  # for the head of a request, idle time between two requests included
+_HEAD_BYTES = 2**15  # about; of the head of a request
+_TICKS = 5  # of ten a second, between two looks at who reads
 _LAST_SECONDS = 2.0  # for the error events that end answers
 
 
@@ -77,14 +80,15 @@ def build_server(app: FastAPI, announce: Callable[[], None]) -> Server:
     service: Service = app.state.service
     config = uvicorn.Config(
         app,
-        http=_Protocol,
+        http=partial(Protocol, Connections(service.config)),  # type: ignore[arg-type]
         ws="none",
         lifespan="on",
         log_config=None,
         access_log=False,
         proxy_headers=False,
         server_header=False,
-        timeout_keep_alive=_HEAD_SECONDS,
+        timeout_keep_alive=HEAD_SECONDS,
+        h11_max_incomplete_event_size=_HEAD_BYTES,
         timeout_graceful_shutdown=int(service.config.grace + _LAST_SECONDS),
     )
     return Server(config, service, announce)
@@ -102,6 +106,14 @@ class Server(uvicorn.Server):
         """Begins to listen, and says so."""
         await super().startup(sockets)
         self._announce()
+
+    async def on_tick(self, counter: int) -> bool:
+        """Ends connections that nobody reads; comes ten times a second."""
+        if counter % _TICKS == 0:
+            for connection in list(self.server_state.connections):
+                assert isinstance(connection, Protocol), "there are no others"
+                connection.check_reader(time.monotonic())
+        return await super().on_tick(counter)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -128,35 +140,3 @@ class Server(uvicorn.Server):
         timer.cancel()
         if self.force_exit:
             await asyncio.to_thread(self._service.engine.stop)
-
-
-class _Protocol(H11Protocol):
-    """A connection that is closed unless the head of a request arrives in time, in however many pieces."""
-
-    _deadline: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._await_head()
-
-    def handle_events(self) -> None:
-        super().handle_events()
-        if self.cycle is not None and not self.cycle.response_complete:
-            self._stop_waiting()
-
-    def on_response_complete(self) -> None:
-        self._await_head()
-        super().on_response_complete()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        self._stop_waiting()
-        super().connection_lost(exc)
-
-    def _await_head(self) -> None:
-        self._stop_waiting()
-        self._deadline = self.loop.call_later(_HEAD_SECONDS, self.timeout_keep_alive_handler)
-
-    def _stop_waiting(self) -> None:
-        if self._deadline is not None:
-            self._deadline.cancel()
-            self._deadline = None

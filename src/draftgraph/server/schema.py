@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, StringConstraints
 
 from draftgraph.server.errors import ApiError
-from draftgraph.server.fields import SETTINGS, No, Strict, Text, TokenIds, like
-from draftgraph.server.messages import MODELS, ChosenTool, Messages, ResponseFormat, Tool
+from draftgraph.server.fields import SETTINGS, No, Strict, Text, TokenIds, entries, items, like
+from draftgraph.server.messages import MODELS, ChosenTool, Messages, ResponseFormat, Tools
 
 StopText = Annotated[str, StringConstraints(min_length=1, max_length=1000)]
 TokenKey = Annotated[str, StringConstraints(pattern=r"^(0|[1-9][0-9]{0,8})$")]
@@ -45,9 +45,9 @@ class Generate(Strict):
     repetition_penalty: Annotated[float, like("repetition_penalty")] | None = None
     presence_penalty: Annotated[float, like("presence_penalty")] | None = None
     frequency_penalty: Annotated[float, like("frequency_penalty")] | None = None
-    logit_bias: Annotated[dict[TokenKey, Bias], Field(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[TokenKey, Bias], entries(1024), Field(max_length=1024)] | None = None
     seed: Annotated[int, like("seed")] | None = None
-    stop: StopText | Annotated[list[StopText], Field(max_length=16)] | None = None
+    stop: StopText | Annotated[list[StopText], items(max_length=16)] | None = None
     ignore_eos: bool | None = Field(None, description=SETTINGS["ignore_eos"]["help"])
     n: Annotated[int, Field(ge=1, le=1024, description="Texts to write; text i draws with seed + i.")] | None = None
     stream: bool | None = None
@@ -81,7 +81,7 @@ class ChatRequest(Generate):
     logprobs: bool | None = Field(None, description="Report each token's log-probability.")
     top_logprobs: Annotated[int, like("logprobs")] | None = Field(None, description="Only with logprobs.")
     response_format: ResponseFormat | None = None
-    tools: Annotated[list[Tool], Field(min_length=1, max_length=128)] | None = None
+    tools: Tools | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = Field(None, description="Only with tools.")
     parallel_tool_calls: bool | None = Field(None, description="Only with tools.")
 
@@ -102,9 +102,9 @@ class CompletionRequest(Generate):
 
     prompt: (
         Text
-        | Annotated[list[Text], Field(min_length=1, max_length=1024)]
-        | Annotated[TokenIds, Field(min_length=1)]
-        | Annotated[list[Annotated[TokenIds, Field(min_length=1)]], Field(min_length=1, max_length=1024)]
+        | Annotated[list[Text], items(min_length=1, max_length=1024)]
+        | Annotated[TokenIds, items(min_length=1)]
+        | Annotated[list[Annotated[TokenIds, items(min_length=1)]], items(min_length=1, max_length=1024)]
     )
     echo: No | None = None
     best_of: Annotated[int, Field(ge=1, le=1)] | None = None
@@ -132,7 +132,7 @@ class DetokenizeRequest(Strict):
     """Token ids to turn into text."""
 
     model: ModelName | None = None
-    tokens: Annotated[TokenIds, Field(max_length=2**20)]
+    tokens: Annotated[TokenIds, items(max_length=2**20)]
 
 
 REQUESTS = (ChatRequest, CompletionRequest, TokenizeRequest, DetokenizeRequest)

@@ -15,6 +15,9 @@ import hashlib
 import hmac
 import ipaddress
 import re
+import stat
+import sys
+import warnings
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -47,7 +50,8 @@ def read_keys(config: ServerConfig) -> tuple[bytes, ...]:
     if config.api_key_file is None:
         _check_keyless(config)
         return ()
-    lines = [line.strip() for line in read_text(Path(config.api_key_file)).splitlines()]
+    file = Path(config.api_key_file)
+    lines = [line.strip() for line in read_text(file).splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys or not all(len(key) >= _SHORTEST_KEY and key.isascii() and " " not in key for key in keys):
         raise ParameterError(
@@ -55,7 +59,17 @@ def read_keys(config: ServerConfig) -> tuple[bytes, ...]:
             f"one key a line, at least one, each of {_SHORTEST_KEY} or more ASCII characters without blanks",
             "write long random keys, such as those of `openssl rand -hex 24`",
         )
+    _warn_if_shared(file)
     return tuple(_hash(key) for key in keys)
+
+
+def _warn_if_shared(file: Path) -> None:
+    mode = file.stat().st_mode
+    if sys.platform != "win32" and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        warnings.warn(
+            f"the keys of {file} are open to other users ({stat.filemode(mode)}); do this: chmod 600 {file}",
+            stacklevel=3,
+        )
 
 
 def _check_keyless(config: ServerConfig) -> None:

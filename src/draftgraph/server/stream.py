@@ -18,6 +18,7 @@ from draftgraph.server.formats import Format, Head
 from draftgraph.server.generation import ClientGone, Generation, time_limit, unless_gone
 from draftgraph.server.replies import Usage
 
+_LONG = 2**14  # bytes of an event after which others have a turn: sending waits for nothing while there is room
 _LAST_SECONDS = 2.0  # for the last event
 
 
@@ -60,7 +61,10 @@ class EventStream(Response):
         try:
             async with time_limit(self._deadline):
                 async for content in self._contents():
-                    await send(_event(json_bytes(content)))
+                    data = json_bytes(content)
+                    await send(_event(data))
+                    if len(data) > _LONG:
+                        await asyncio.sleep(0)
             last = b"[DONE]"
         except ApiError as error:
             last = json_bytes(error.to_json())
