@@ -46,9 +46,6 @@ def test_no_body_however_it_is_made_holds_up_the_loop(running: Serving) -> None:
     running.assert_idle(10)
 
 
-@pytest.mark.xfail(
-    strict=False, reason="tokenizers' encode() keeps the interpreter's lock; encode_batch_fast() does not"
-)
 def test_no_long_text_holds_up_the_loop(running: Serving) -> None:
     assert not holds(running, long_texts())
     running.assert_idle(10)

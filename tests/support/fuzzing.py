@@ -15,8 +15,8 @@ from pathlib import Path
 
 import httpx
 
+from fuzz.made_bodies import make_body
 from support.heartbeat import MOST, Heartbeat, heartbeat, longest_hold
-from support.mutations import make_body
 from support.serving import Serving
 
 _ALLOWED_ABOVE = (503, 504)  # the server stops; the time limit

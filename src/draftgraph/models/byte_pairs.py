@@ -59,7 +59,9 @@ class Encoder:
             TokenizerError: the file's own splitter gave up, as an expression does that takes too long.
         """
         chosen = self.first if at_start else self.rest
-        return list(without_panic(chosen.encode, text, add_special_tokens=False).ids)
+        # NOTE: `encode` would hold the interpreter's lock meanwhile, for most of a second at a megabyte.
+        (found,) = without_panic(chosen.encode_batch_fast, [text], add_special_tokens=False)
+        return list(found.ids)
 
 
 @dataclass(frozen=True, slots=True)
