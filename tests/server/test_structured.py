@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import functools
 import json
+import threading
 from typing import Any
 
 import jsonschema_rs
@@ -10,8 +13,9 @@ import openai
 import pytest
 
 from draftgraph import LLM
+from draftgraph.config import SamplingParams
 from draftgraph.types import FinishReason
-from draftgraph.verify.grammar import GrammarConstraint
+from draftgraph.verify.grammar import GrammarConstraint, Grammars
 from support.serving import CHAT, Serving, error_of
 
 SCHEMAS: dict[str, dict[str, Any]] = {
@@ -35,6 +39,25 @@ BAIT = [{"role": "user", "content": '{"kind": bird, "n": x}, {"kind": bird, "n":
 
 def as_format(schema: Any, **more: Any) -> dict[str, Any]:
     return {"type": "json_schema", "json_schema": {"name": "answer", "schema": schema, **more}}
+
+
+def test_grammars_are_compiled_on_a_thread_of_their_own(shared: Serving, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not on the engine's, which all texts wait for, nor on those that encode prompts; once for a request's texts."""
+    threads: list[str] = []
+    compiled = Grammars.constrain
+
+    def watched(self: Grammars, sampling: SamplingParams) -> GrammarConstraint | None:
+        if sampling.constraint is not None:
+            threads.append(threading.current_thread().name)
+        return compiled(self, sampling)
+
+    vocabulary = shared.llm.engine._vocabulary
+    bound = functools.partial(watched, vocabulary.constrain.__self__)
+    monkeypatch.setattr(shared.llm.engine, "_vocabulary", dataclasses.replace(vocabulary, constrain=bound))
+    body = {"messages": BAIT, "response_format": as_format(SCHEMAS["a number alone"]), "n": 3, "temperature": 1.0}
+    answer = shared.post(CHAT, body).json()
+    assert len(answer["choices"]) == 3
+    assert [name.partition("_")[0] for name in threads] == ["grammar"]
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ from pathlib import Path
 from draftgraph.errors import CapacityError
 
 _SECONDS = 2.0  # of CPU time for one grammar
+_PATIENCE = 20.0  # seconds by the clock, on a busy machine
 _MEGABYTES = 512  # beyond the words
 _STACK_KIB = 1024  # threads here have 2 MiB or more
 _MOST_KNOWN = 256  # grammars whose outcome is remembered
@@ -73,16 +74,20 @@ class GrammarTrial:
         assert process.stdin is not None, "opened as a pipe"
         assert process.stdout is not None, "opened as a pipe"
         answer = b""
-        with contextlib.suppress(BrokenPipeError):
+        watch = threading.Timer(_PATIENCE, process.kill)
+        watch.start()
+        with contextlib.suppress(OSError):
             process.stdin.write(json.dumps(source).encode() + b"\n")
             process.stdin.flush()
             answer = process.stdout.readline()
+        watch.cancel()
         if answer.endswith(b"\n"):
             return str(json.loads(answer))
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(_SECONDS)
+            process.wait(_PATIENCE)
         self.close()
-        return _DEATHS.get(-(process.returncode or 0), "it crashes the compiler of grammars")
+        died_of = signal.Signals(-code).name if (code := process.returncode or 0) < 0 else ""
+        return _DEATHS.get(died_of, "it crashes the compiler of grammars")
 
     def _start(self) -> subprocess.Popen[bytes]:
         limits = [str(_SECONDS), str(_MEGABYTES), str(_STACK_KIB)]
@@ -102,21 +107,21 @@ class GrammarTrial:
         self._process = process
         self._finalizer = weakref.finalize(self, _end, process)
         assert process.stdin is not None, "opened as a pipe"
-        with contextlib.suppress(BrokenPipeError):
+        with contextlib.suppress(OSError):
             process.stdin.write(self._setup)
             process.stdin.flush()
         return process
 
 
-# How the other process died -> what that says of the grammar.
-_DEATHS: dict[int, str] = {
-    signal.SIGPROF: f"it takes more than {_SECONDS:g} s to compile",
-    signal.SIGALRM: f"it takes more than {_SECONDS:g} s to compile",
-    signal.SIGABRT: "it crashes the compiler of grammars, or takes too much memory",
+# The signal by which the other process died -> what that says of the grammar.
+_DEATHS: dict[str, str] = {
+    "SIGPROF": f"it takes more than {_SECONDS:g} s to compile",
+    "SIGKILL": f"it takes more than {_PATIENCE:g} s to compile, or too much memory",
+    "SIGABRT": "it crashes the compiler of grammars, or takes too much memory",
 }
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    with contextlib.suppress(BrokenPipeError):
+    with contextlib.suppress(OSError):
         process.kill()
-    process.communicate()
+        process.communicate()

@@ -8,11 +8,13 @@ source that takes too much; `trial.py` reads how it died. Run as a script, so it
 from __future__ import annotations
 
 import json
-import resource
 import signal
 import sys
 import threading
 from typing import Any
+
+if sys.platform != "win32":
+    import resource
 
 _WALKS = 3  # arbitrary texts of a grammar
 _TOKENS = 40  # of each, with a mask for every one
@@ -63,7 +65,8 @@ def _is_dead_end(matcher: Any, ends: list[int], choice: int) -> bool:
 
 
 def serve(seconds: float, megabytes: int) -> None:
-    """Answers every line of stdin, each within this much CPU time, and all within this much memory."""
+    """Answers every line of stdin, each within this much CPU time, and all within this much memory, where there are such
+    limits."""
     import llguidance
 
     setup = json.loads(sys.stdin.readline())
@@ -72,18 +75,22 @@ def serve(seconds: float, megabytes: int) -> None:
     words = llguidance.LLTokenizer(wrapped, n_vocab=len(tokens), eos_token=setup["ends"])
     _limit_memory(megabytes)
     for line in sys.stdin:
-        signal.setitimer(signal.ITIMER_PROF, seconds)
-        signal.alarm(int(10 * seconds))
+        _limit_time(seconds)
         error = try_out(llguidance, words, setup["ends"], json.loads(line))
-        signal.setitimer(signal.ITIMER_PROF, 0)
-        signal.alarm(0)
+        _limit_time(0)
         print(json.dumps(error), flush=True)
 
 
+def _limit_time(seconds: float) -> None:
+    """Ends this process after so much more CPU time, by SIGPROF; 0 lifts the limit."""
+    if sys.platform != "win32":
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+
+
 def _limit_memory(megabytes: int) -> None:
-    """Lets this process take so much more memory than it has. Elsewhere than on Linux that is not enforced."""
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    """Lets this process take so much more memory than it has."""
     if sys.platform == "linux":
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
         with open("/proc/self/statm") as file:
             limit = int(file.read().split()[0]) * resource.getpagesize() + megabytes * 2**20
         resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
