@@ -65,7 +65,7 @@ def _is_dead_end(matcher: Any, ends: list[int], choice: int) -> bool:
 
 
 def serve(seconds: float, megabytes: int) -> None:
-    """Answers every line of stdin, each within this much CPU time, and all within this much memory, where there are such
+    """Answers every line of stdin, each within this much CPU time, all within this much memory, where there are such
     limits."""
     import llguidance
 
