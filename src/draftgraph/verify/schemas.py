@@ -26,6 +26,7 @@ _LONGEST_CHAIN = 100  # references, each within what the one before refers to
 # own: 50 000 takes 0.2 s, a million 10 s and 0.7 GB. Beside bounds, some thousands run into the limits of a step.
 _LARGEST_MULTIPLE = 50_000
 _LARGEST_BOUNDED_MULTIPLE = 1_000
+_LONGEST_LEAST = 1_000  # characters of `minLength`; where a pattern must hold too, some thousands run into those limits
 
 _SCHEMAS_BY_NAME = ("properties", "patternProperties", "$defs", "definitions", "dependentSchemas")
 _SCHEMA_LISTS = ("allOf", "anyOf", "oneOf", "prefixItems", "items")
@@ -45,24 +46,21 @@ def read_schema(text: str, begin: int = 0) -> tuple[Schema, int]:
         schema, end = _DECODER.raw_decode(text, begin)
         if not isinstance(schema, dict):
             raise ValueError("a schema that is not an object")
-        options = schema.get("x-guidance")
-        lenient = isinstance(options, dict) and options.get("lenient") is True
         refs: dict[str, Any] = {"#": schema}
-        multiples: set[Decimal] = set()
-        limit = _LARGEST_MULTIPLE
-        for part in _parts(schema, schema, refs):
-            if _bound_numbers(part):
-                limit = _LARGEST_BOUNDED_MULTIPLE
-            if not lenient:
-                _check_count(part)
-            if not isinstance(part.get("items"), list):  # the library would take the older keyword for the newer ones
-                part.pop("additionalItems", None)
-            multiples.update(_multiple(part))
+        parts = list(_parts(schema, schema, refs))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    _check_multiples(multiples, limit)
-    if (longest := _longest_chain(refs)) > _LONGEST_CHAIN:
-        raise ValueError(f"{longest} references, each within the one before; at most {_LONGEST_CHAIN}")
+    any_bounds = any([_bound_numbers(part) for part in parts])
+    _check_multiples(parts, _LARGEST_BOUNDED_MULTIPLE if any_bounds else _LARGEST_MULTIPLE)
+    _check_lengths(parts)
+    _check_references(refs)
+    options = schema.get("x-guidance")
+    lenient = isinstance(options, dict) and options.get("lenient") is True
+    for part in parts:
+        if not lenient:
+            _check_count(part)
+        if not isinstance(part.get("items"), list):  # the library would take the older keyword for the newer ones
+            part.pop("additionalItems", None)
     return schema, end
 
 
@@ -132,6 +130,11 @@ def _target(root: Schema, ref: str) -> Any:
     return found
 
 
+def _check_references(refs: dict[str, Any]) -> None:
+    if (longest := _longest_chain(refs)) > _LONGEST_CHAIN:
+        raise ValueError(f"{longest} references, each within the one before; at most {_LONGEST_CHAIN}")
+
+
 def _longest_chain(refs: dict[str, Any]) -> int:
     """Returns the most references that are followed one within another; what refers to itself is followed once."""
     below = {ref: _refs_within(target) for ref, target in refs.items()}
@@ -163,17 +166,20 @@ def _refs_within(schema: Any) -> set[str]:
     return found
 
 
-def _check_multiples(multiples: set[Decimal], limit: int) -> None:
+def _check_multiples(parts: list[Schema], limit: int) -> None:
     """Raises ValueError where the numbers of `multipleOf`, as whole numbers of one unit, make too large a product."""
+    given = [part["multipleOf"] for part in parts if _is_number(part.get("multipleOf"))]
+    multiples = {abs(Decimal(str(value)).normalize()) for value in given}
     places = max((-int(value.as_tuple().exponent) for value in multiples), default=0)
     product = math.prod(value.scaleb(max(places, 0)) for value in multiples)
     if product > limit:
         raise ValueError(f"the numbers of multipleOf make {product:.6g}, more than {limit}")
 
 
-def _multiple(schema: Schema) -> list[Decimal]:
-    value = schema.get("multipleOf")
-    return [abs(Decimal(str(value)).normalize())] if _is_number(value) else []
+def _check_lengths(parts: list[Schema]) -> None:
+    least = max((part["minLength"] for part in parts if _is_number(part.get("minLength"))), default=0)
+    if least > _LONGEST_LEAST and any("pattern" in part or "format" in part for part in parts):
+        raise ValueError(f"minLength {str(least)[:40]} and a pattern or format; at most {_LONGEST_LEAST}")
 
 
 def _check_count(schema: Schema) -> None:

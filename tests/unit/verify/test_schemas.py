@@ -85,6 +85,7 @@ def test_bounds_become_these(schema: dict[str, Any], wanted: dict[str, Any]) -> 
         ({"multipleOf": 2_000, "minimum": 0}, "multipleOf"),
         ({"allOf": [{"multipleOf": 997}, {"multipleOf": 9.97}]}, "multipleOf"),
         ({"type": "object", "minProperties": 3, "required": ["a", "b"]}, "keys may repeat"),
+        ({"properties": {"a": {"minLength": 1001}, "b": {"items": {"pattern": "a"}}}}, "minLength 1001"),
         ([], "not an object"),
     ],
 )
