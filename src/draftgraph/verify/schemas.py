@@ -50,8 +50,8 @@ def read_schema(text: str, begin: int = 0) -> tuple[Schema, int]:
         parts = list(_parts(schema, schema, refs))
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
-    any_bounds = any([_bound_numbers(part) for part in parts])
-    _check_multiples(parts, _LARGEST_BOUNDED_MULTIPLE if any_bounds else _LARGEST_MULTIPLE)
+    bounded = [part for part in parts if _bound_numbers(part)]
+    _check_multiples(parts, _LARGEST_BOUNDED_MULTIPLE if bounded else _LARGEST_MULTIPLE)
     _check_lengths(parts)
     _check_references(refs)
     options = schema.get("x-guidance")
