@@ -5,6 +5,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <optional>
 #if defined(__GLIBC__)
 #include <malloc.h>
 #endif
@@ -57,15 +58,16 @@ void require(bool holds, const char* what) {
     if (!holds) throw nb::value_error(what);
 }
 
-void make_decoder(Decoder* self, const Shape& shape, const Tensor& embedding, const Tensor& head, const std::vector<const Layer*>& layers,
+void make_decoder(Decoder* self, const Shape& shape, const Tensor* embedding, const Tensor& head, const std::vector<const Layer*>& layers,
                   Floats final_norm, Floats cos, Floats sin, Floats local_cos, Floats local_sin, int threads, const std::string& level,
                   const std::string& packed) {
     std::vector<LayerViews> views;
     for (const Layer* layer : layers) views.push_back(layer->views);
     std::vector<float> norm = copy(final_norm);
     RopeTable rope{copy(cos), copy(sin)}, local{copy(local_cos), copy(local_sin)};
+    const std::optional<TensorView> rows = embedding ? std::optional<TensorView>(embedding->view) : std::nullopt;
     nb::gil_scoped_release release;
-    new (self) Decoder(shape, embedding.view, head.view, views, std::move(norm), std::move(rope), std::move(local), threads, level, packed);
+    new (self) Decoder(shape, rows, head.view, views, std::move(norm), std::move(rope), std::move(local), threads, level, packed);
 }
 
 void forward(Decoder& self, Ints tokens, Ints positions, Ints offsets, Ints cells, Mask wanted, Matrix2 logits) {
@@ -203,7 +205,7 @@ NB_MODULE(_native, m) {
         }, "tensor"_a, "threads"_a, "level"_a)
         .def("multiply", &multiply, "x"_a.noconvert(), "out"_a.noconvert());
     nb::class_<Decoder>(m, "Decoder")
-        .def("__init__", &make_decoder, nb::kw_only(), "shape"_a, "embedding"_a, "head"_a, "layers"_a, "final_norm"_a.noconvert(),
+        .def("__init__", &make_decoder, nb::kw_only(), "shape"_a, "embedding"_a.none(), "head"_a, "layers"_a, "final_norm"_a.noconvert(),
              "cos"_a.noconvert(), "sin"_a.noconvert(), "local_cos"_a.noconvert(), "local_sin"_a.noconvert(), "threads"_a, "level"_a, "packed"_a,
              nb::keep_alive<1, 3>())
         .def("forward", &forward, "tokens"_a.noconvert(), "positions"_a.noconvert(), "offsets"_a.noconvert(), "cells"_a.noconvert(),

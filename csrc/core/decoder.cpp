@@ -45,7 +45,7 @@ struct Decoder::Call {
     const float* input = nullptr;  // the rows that the next matrices read
 };
 
-Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
+Decoder::Decoder(const Shape& shape, const std::optional<TensorView>& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
                  std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
                  const std::string& packed)
     : shape_(shape), k_(kernels(level)), team_(Team::of(threads)), demand_(team_->size(), kDivisions * static_cast<int64_t>(layers.size()) + 1),
@@ -55,9 +55,13 @@ Decoder::Decoder(const Shape& shape, const TensorView& embedding, const TensorVi
     check(s.head_dim > 0 && s.head_dim % 16 == 0, "a head size that is not a multiple of 16");
     check(s.num_kv_heads > 0 && s.num_heads % s.num_kv_heads == 0, "query heads that do not divide among the key heads");
     check(s.num_layers == static_cast<int64_t>(layers.size()), "a number of layers that is not the shape's");
-    check(embedding.inputs == s.hidden && embedding.outputs >= s.vocab, "an embedding of another shape");
-    check(s.hidden % type_info(embedding.type).block == 0 &&
-              embedding.bytes == static_cast<size_t>(embedding.outputs) * row_bytes(embedding.type, s.hidden), "an embedding with another number of bytes");
+    if (embedding) {
+        check(embedding->inputs == s.hidden && embedding->outputs >= s.vocab, "an embedding of another shape");
+        check(s.hidden % type_info(embedding->type).block == 0 &&
+                  embedding->bytes == static_cast<size_t>(embedding->outputs) * row_bytes(embedding->type, s.hidden), "an embedding with another number of bytes");
+    } else {
+        check(s.head >= s.vocab && !s.coarse, "a head that is no embedding");
+    }
     check(s.rope_dim >= 0 && s.rope_dim % 2 == 0 && s.rope_dim <= s.head_dim, "a rotation that is wider than a head");
     check(static_cast<int64_t>(final_norm_.size()) == s.hidden, "a final norm of another size");
     const auto is_table = [&](const RopeTable& t) {
@@ -131,8 +135,16 @@ void Decoder::pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows
 }
 
 void Decoder::set_head_tile(int64_t tile, const uint8_t* rows, size_t bytes) {
+    check(embedding_.has_value(), "a head that is the embedding");
     check(tile >= 0 && tile < head_.tiles() && bytes == kTile * row_bytes(head_type_, head_.inputs), "not a tile of the head");
     pack_any(head_, head_type_, tile, rows);
+}
+
+// The embedding of a token, [hidden].
+void Decoder::embed(int32_t token, float* x) const {
+    if (embedding_) dequantize_row(embedding_->type, embedding_->data + static_cast<size_t>(token) * row_bytes(embedding_->type, shape_.hidden), shape_.hidden, x);
+    else dequantize_output(head_, token, x);
+    for (int64_t i = 0; shape_.embedding_scale != 1 && i < shape_.hidden; ++i) x[i] *= shape_.embedding_scale;
 }
 
 size_t Decoder::weight_bytes() const {
@@ -393,7 +405,6 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
     const bool own = own_rows(rows), apart = alone(rows);
     const int64_t stride = padded(s.hidden), heads = s.num_heads * s.head_dim, ffn = padded(s.intermediate);
     const int64_t qkv = padded(heads) + 2 * padded(s.num_kv_heads * s.head_dim);
-    const size_t embedding_bytes = row_bytes(embedding_.type, s.hidden);
     const size_t room = scores_.size() / static_cast<size_t>(team_->size());
     wanted_.clear();
     for (int64_t r = 0; r < rows; ++r)
@@ -410,11 +421,7 @@ void Decoder::forward(int64_t rows, const int32_t* tokens, const int32_t* positi
                scores_.data() + static_cast<size_t>(index) * room, edge_.data() + first * kTile};
         if (!own) demand_.begin(index);
         const Share read(c.rows, c.index, c.size);
-        for (int64_t r = read.begin; r < read.end; ++r) {
-            float* x = c.x + r * stride;
-            dequantize_row(embedding_.type, embedding_.data + static_cast<size_t>(c.tokens[r]) * embedding_bytes, s.hidden, x);
-            for (int64_t i = 0; s.embedding_scale != 1 && i < s.hidden; ++i) x[i] *= s.embedding_scale;
-        }
+        for (int64_t r = read.begin; r < read.end; ++r) embed(c.tokens[r], c.x + r * stride);
         sync(c);
         for (int64_t layer = 0; layer < s.num_layers; ++layer) layer_pass(c, layer);
         if (c.rows > 0) head_pass(c);

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -33,7 +34,7 @@ struct Shape {
     float score_scale = 1;
 };
 
-// A tensor of the file; `data` stays valid as long as the decoder lives for the embedding, during loading for the others.
+// A tensor; `data` stays valid as long as the decoder lives for the embedding, during loading for the others.
 struct TensorView {
     Type type = Type::F32;
     int64_t outputs = 0;
@@ -64,9 +65,9 @@ struct RopeTable {
 
 class Decoder {
 public:
-    // Packs the weights with all threads. Throws BadMatrix if shapes and data disagree. With a path in `packed`, the packed
+    // Packs the weights with all threads. Without an embedding, the head's outputs are it. Throws BadMatrix if shapes and data disagree. With a path in `packed`, the packed
     // weights are read from there if the file is whole; otherwise they are packed and written there.
-    Decoder(const Shape& shape, const TensorView& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
+    Decoder(const Shape& shape, const std::optional<TensorView>& embedding, const TensorView& head, const std::vector<LayerViews>& layers,
             std::vector<float> final_norm, RopeTable rope, RopeTable local_rope, int threads, const std::string& level,
             const std::string& packed);
 
@@ -113,6 +114,7 @@ private:
     };
 
     void pack(const std::vector<Job>& jobs);
+    void embed(int32_t token, float* x) const;
     static void pack_any(Matrix& matrix, Type type, int64_t t, const uint8_t* rows);
     void reserve(int64_t rows, int64_t longest);
     bool own_rows(int64_t rows) const;
@@ -137,7 +139,7 @@ private:
     const Kernels& k_;
     std::shared_ptr<Team> team_;
     Demand demand_;
-    TensorView embedding_;
+    std::optional<TensorView> embedding_;
     std::vector<Layer> layers_;
     Matrix head_;
     Type head_type_;  // in the file

@@ -185,6 +185,86 @@ void pack_block(Type type, const uint8_t* block, int o, uint8_t* head, uint8_t* 
     }
 }
 
+// 32 values of output o: what put_low, put_fifth and put_high2 wrote.
+void get_low(const uint8_t* plane, int o, uint8_t* q) {
+    for (int i = 0; i < 32; ++i) {
+        const int v = i / 4;
+        q[i] = static_cast<uint8_t>((plane[(v / 2) * 64 + o * 4 + i % 4] >> (4 * (v % 2))) & 15);
+    }
+}
+
+void get_fifth(const uint8_t* plane, int o, uint8_t* q) {
+    for (int i = 0; i < 32; ++i) q[i] |= static_cast<uint8_t>(((plane[o * 4 + i % 4] >> (i / 4)) & 1) << 4);
+}
+
+void get_high2(const uint8_t* plane, int o, uint8_t* q) {
+    for (int i = 0; i < 32; ++i) {
+        const int v = i / 4;
+        q[i] |= static_cast<uint8_t>(((plane[(v / 4) * 64 + o * 4 + i % 4] >> (2 * (v % 4))) & 3) << 4);
+    }
+}
+
+// What pack_block was given, from where it put it.
+void unpack_output(Type type, int o, const uint8_t* head, const uint8_t* in, Unpacked& u) {
+    u.d = load16(head + 2 * o);
+    if (type_info(type).head_bytes == 64) u.m = load16(head + 32 + 2 * o);
+    switch (type) {
+        case Type::Q8_0:
+            for (int i = 0; i < 32; ++i) u.q[i] = in[(i / 4) * 64 + o * 4 + i % 4];
+            return;
+        case Type::Q4_K:
+        case Type::Q5_K: {
+            const int step = type == Type::Q5_K ? 5 * 64 : 4 * 64;
+            for (int j = 0; j < 8; ++j) {
+                u.scale[j] = static_cast<int8_t>(in[j * 16 + o]);
+                u.min[j] = in[128 + (j / 2) * 32 + o * 2 + j % 2];
+                get_low(in + 256 + j * step, o, u.q + 32 * j);
+                if (type == Type::Q5_K) get_fifth(in + 256 + j * step + 256, o, u.q + 32 * j);
+            }
+            return;
+        }
+        case Type::Q6_K:
+            for (int j = 0; j < 16; ++j) u.scale[j] = static_cast<int8_t>(in[j * 16 + o]);
+            for (int j = 0; j < 8; ++j) {
+                get_low(in + 256 + j * 384, o, u.q + 32 * j);
+                get_high2(in + 256 + j * 384 + 256, o, u.q + 32 * j);
+            }
+            return;
+        default:
+            get_low(in, o, u.q);
+            if (type == Type::Q5_0 || type == Type::Q5_1) get_fifth(in + 256, o, u.q);
+    }
+}
+
+float dequantize_plain(Type type, const uint8_t* value) {
+    if (type == Type::F16) return half_to_float(load16(value));
+    uint32_t bits = 0;
+    if (type == Type::F32) std::memcpy(&bits, value, 4);
+    else bits = static_cast<uint32_t>(load16(value)) << 16;
+    float weight;
+    std::memcpy(&weight, &bits, 4);
+    return weight;
+}
+
+void dequantize_block(Type type, const Unpacked& u, float* out) {
+    const float d = half_to_float(u.d), m = half_to_float(u.m);
+    for (int i = 0; i < type_info(type).block; ++i) {
+        const float q = u.q[i];
+        float w = 0;
+        switch (type) {
+            case Type::Q4_0: w = d * (q - 8); break;
+            case Type::Q5_0: w = d * (q - 16); break;
+            case Type::Q8_0: w = d * (q - 128); break;
+            case Type::Q4_1:
+            case Type::Q5_1: w = d * q + m; break;
+            case Type::Q4_K:
+            case Type::Q5_K: w = d * u.scale[i / 32] * q - m * u.min[i / 32]; break;
+            default: w = d * u.scale[i / 16] * (q - 32); break;
+        }
+        out[i] = w;
+    }
+}
+
 }  // namespace
 
 const TypeInfo& type_info(Type type) {
@@ -261,38 +341,30 @@ void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end)
 
 void dequantize_row(Type type, const uint8_t* row, int64_t inputs, float* out) {
     const TypeInfo& info = type_info(type);
-    if (info.block == 1) {
-        for (int64_t i = 0; i < inputs; ++i) {
-            if (type == Type::F32) {
-                std::memcpy(out + i, row + 4 * i, 4);
-            } else if (type == Type::F16) {
-                out[i] = half_to_float(load16(row + 2 * i));
-            } else {
-                const uint32_t bits = static_cast<uint32_t>(load16(row + 2 * i)) << 16;
-                std::memcpy(out + i, &bits, 4);
-            }
+    for (int64_t b = 0; b < inputs / info.block; ++b, row += info.block_bytes) {
+        if (info.block == 1) {
+            out[b] = dequantize_plain(type, row);
+            continue;
         }
-        return;
-    }
-    for (int64_t b = 0; b < inputs / info.block; ++b) {
         Unpacked u;
-        unpack(type, row + static_cast<size_t>(b) * info.block_bytes, u);
-        const float d = half_to_float(u.d), m = half_to_float(u.m);
-        for (int i = 0; i < info.block; ++i) {
-            const float q = u.q[i];
-            float w = 0;
-            switch (type) {
-                case Type::Q4_0: w = d * (q - 8); break;
-                case Type::Q5_0: w = d * (q - 16); break;
-                case Type::Q8_0: w = d * (q - 128); break;
-                case Type::Q4_1:
-                case Type::Q5_1: w = d * q + m; break;
-                case Type::Q4_K:
-                case Type::Q5_K: w = d * u.scale[i / 32] * q - m * u.min[i / 32]; break;
-                default: w = d * u.scale[i / 16] * (q - 32); break;
-            }
-            out[b * info.block + i] = w;
+        unpack(type, row, u);
+        dequantize_block(type, u, out + b * info.block);
+    }
+}
+
+void dequantize_output(const Matrix& matrix, int64_t output, float* out) {
+    const TypeInfo& info = type_info(matrix.type);
+    const int o = static_cast<int>(output % kTile);
+    const uint8_t* head = matrix.tile(output / kTile);
+    const uint8_t* body = head + matrix.heads_bytes();
+    for (int64_t b = 0; b < matrix.inputs / info.block; ++b, head += info.head_bytes, body += info.body_bytes) {
+        if (info.block == 1) {
+            out[b] = dequantize_plain(matrix.type, body + static_cast<size_t>(o) * info.block_bytes);
+            continue;
         }
+        Unpacked u;
+        unpack_output(matrix.type, o, head, body, u);
+        dequantize_block(matrix.type, u, out + b * info.block);
     }
 }
 

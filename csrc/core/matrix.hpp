@@ -82,6 +82,9 @@ void pack_tiles(Matrix& matrix, const uint8_t* rows, int64_t begin, int64_t end)
 // Writes one row of the file's blocks as float32, [inputs].
 void dequantize_row(Type type, const uint8_t* row, int64_t inputs, float* out);
 
+// Writes one output's weights as float32, [inputs]: the bits that dequantize_row makes of the row that it was packed from.
+void dequantize_output(const Matrix& matrix, int64_t output, float* out);
+
 float half_to_float(uint16_t h);
 uint16_t float_to_half(float f);
 

@@ -142,7 +142,9 @@ void test_attention() {
 // A decoder of two layers with every option on, over tensors that this object owns. Matrices of F32 have awkward sizes, those of
 // other types whole blocks; `type` is that of the first layer and the head, `other` that of the second and the embedding.
 struct Tiny {
-    Tiny(int threads, const std::string& level, Type type = Type::F32, Type other = Type::F32) {
+    enum class Embedding { own, rows_of_head, head };
+
+    Tiny(int threads, const std::string& level, Type type = Type::F32, Type other = Type::F32, Embedding embedded = Embedding::own) {
         const bool plain = type_info(type).block == 1 && type_info(other).block == 1;
         const int64_t hidden = plain ? 72 : 256, intermediate = plain ? 100 : 512, d = plain ? 16 : 64, q = 4 * d, kv = 2 * d;
         shape.num_layers = 2;
@@ -173,7 +175,10 @@ struct Tiny {
             return TensorView{Type::F32, outputs, inputs, data.back().data(), data.back().size()};
         };
         const auto ones = [](int64_t n) { return std::vector<float>(static_cast<size_t>(n), 1.0f); };
-        const TensorView embedding = tensor(other, 80, hidden), head = tensor(type, 77, hidden);
+        const TensorView rows = tensor(other, 80, hidden), head = tensor(type, 77, hidden);
+        std::optional<TensorView> embedding;
+        if (embedded == Embedding::own) embedding = rows;
+        if (embedded == Embedding::rows_of_head) embedding = head;
         std::vector<LayerViews> layers;
         for (const Type kind : {type, other}) {
             LayerViews l{tensor(kind, q, hidden), tensor(kind, kv, hidden), tensor(kind, kv, hidden), tensor(kind, hidden, q),
@@ -215,10 +220,11 @@ struct Tiny {
 void test_decoder() {
     std::vector<int32_t> tokens;
     for (int32_t i = 0; i < 30; ++i) tokens.push_back(i * 7 % 77);
+    bool same = true;
     const std::pair<Type, Type> kinds[] = {{Type::F32, Type::F32}, {Type::Q8_0, Type::Q8_0}, {Type::Q4_0, Type::Q5_1}, {Type::Q4_K, Type::Q6_K}, {Type::Q5_K, Type::Q8_0}};
     for (const auto& [type, other] : kinds) {
         const std::vector<float> expected = Tiny(1, "portable", type, other).chain(tokens, 1);
-        bool same = std::all_of(expected.begin(), expected.end(), [](float x) { return std::isfinite(x); });
+        same = std::all_of(expected.begin(), expected.end(), [](float x) { return std::isfinite(x); });
         for (const std::string& level : kernel_levels())
             for (const int threads : {1, 2, 4})
                 for (const size_t chunk : {size_t{1}, size_t{9}, size_t{30}})
@@ -226,6 +232,10 @@ void test_decoder() {
         expect(same, "types " + std::to_string(static_cast<uint32_t>(type)) + " and " + std::to_string(static_cast<uint32_t>(other)) +
                          ": a text has the same rows in any chunks, on any threads, at every level");
     }
+
+    for (const Type type : kTypes)
+        same = same && Tiny(2, "", type, type, Tiny::Embedding::head).chain(tokens, 9) == Tiny(2, "", type, type, Tiny::Embedding::rows_of_head).chain(tokens, 9);
+    expect(same, "an embedding is the same rows, given or read from the packed head");
 
     Tiny tiny(2, "");
     tiny.chain(tokens, 30, 20);
@@ -235,6 +245,24 @@ void test_decoder() {
     tiny.decoder->move_cells(4, source.data(), target.data());
     tiny.decoder->read_cells(1, 4, target.data(), after.data(), values.data());
     expect(before == after, "overlapping cells move as if all were read first");
+}
+
+// What pack_tiles writes is read back as dequantize_row reads the file, whatever the row.
+void test_outputs() {
+    constexpr int64_t outputs = 37, inputs = 512;
+    for (const Type type : kTypes) {
+        const std::vector<uint8_t> bytes = make_bytes(type, outputs, inputs, true);
+        Matrix matrix = make_matrix(type, outputs, inputs, bytes.size());
+        pack_tiles(matrix, bytes.data(), 0, matrix.tiles());
+        std::vector<float> wanted(inputs), found(inputs);
+        bool same = true;
+        for (int64_t o = 0; o < outputs; ++o) {
+            dequantize_row(type, bytes.data() + static_cast<size_t>(o) * row_bytes(type, inputs), inputs, wanted.data());
+            dequantize_output(matrix, o, found.data());
+            same = same && std::memcmp(wanted.data(), found.data(), inputs * sizeof(float)) == 0;
+        }
+        expect(same, "type " + std::to_string(static_cast<uint32_t>(type)) + ": an output is read back from its tile");
+    }
 }
 
 void test_refusals() {
@@ -383,6 +411,7 @@ int main() {
     test_products("at its largest", std::vector<float>(11 * 512, 1.0f), false);
     test_operations();
     test_attention();
+    test_outputs();
     test_decoder();
     test_refusals();
     test_requantize();

@@ -115,7 +115,7 @@ class Decoder:
         self,
         *,
         shape: Shape,
-        embedding: Tensor,
+        embedding: Tensor | None,
         head: Tensor,
         layers: list[Layer],
         final_norm: Floats,
@@ -127,7 +127,10 @@ class Decoder:
         level: str,
         packed: str,
     ) -> None:
-        """Packs the weights; with a path in `packed`, reads them from there, or writes them there for the next time."""
+        """Packs the weights; with a path in `packed`, reads them from there, or writes them there for the next time.
+
+        Without an embedding, the head's rows are it.
+        """
     def set_head_tile(self, tile: int, rows: Bytes) -> None:
         """Puts the rows of one tile, as the file has them, in the place of what the head's tile holds."""
     @property

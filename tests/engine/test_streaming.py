@@ -108,7 +108,7 @@ def test_the_deltas_of_a_cancelled_request_join_to_its_text() -> None:
 
 def words() -> LLM:
     """An LLM whose tokens are bytes, whatever the model is."""
-    tokenizer = SimpleNamespace(encode_prompt=lambda text: list(text.encode()))
+    tokenizer = SimpleNamespace(encode_prompt=lambda text: list(text.encode()), chat_stop=())
     runner, drafter = TableRunner(hashed_logits(256), 256), ScriptDrafter(lambda context: chain([1, 2]))
     model = SimpleNamespace(tokenizer=tokenizer, name="words")
     return LLM(model, runner, make_engine(runner, drafter), 4)  # type: ignore[arg-type]

@@ -71,10 +71,14 @@ class NativeBackend:
         weights = {(weight.layer, weight.field): weight for weight in weight_names(source, config)}
         embedding = weights[-1, "embedding"]
         head = weights.get((-1, "head"), embedding)
-        # Rows that are read at every pass are copied: the file may be changed or cut short while the model is used.
-        embedding_blocks = source.blocks(embedding.name).copy()
+        # Rows that are read later are copied: the file may be changed or cut short while the model is used. Where the
+        # head is packed whole, as it is, the embedding's rows are read from there.
+        in_head = head is embedding and not reduced and not coarse
+        embedding_blocks = (
+            source.blocks(embedding.name) if in_head else source.blocks(embedding.name)[:vocab_size].copy()
+        )
         head_blocks = embedding_blocks if head is embedding else source.blocks(head.name)
-        if reduced:  # takes in more rows later
+        if reduced:
             self._head_rows = head_blocks if head is embedding else head_blocks.copy()
         rope = rope_table(num_positions, config.rope_base, config.rope_dim, config.rope_factors)
         local_rope = rope_table(num_positions, config.local_rope_base or config.rope_base, config.rope_dim, None)
@@ -106,7 +110,7 @@ class NativeBackend:
                 embedding_scale=config.embedding_scale,
                 score_scale=config.score_scale,
             ),
-            embedding=_tensor(source, embedding, embedding_blocks),
+            embedding=None if in_head else _tensor(source, embedding, embedding_blocks),
             head=_tensor(source, head, head_blocks[np.maximum(reduced.ids, 0) if reduced else slice(vocab_size)]),
             layers=layers,
             final_norm=_vector(source, weights[-1, "final_norm"]),
