@@ -84,6 +84,7 @@ def test_a_memory_of_everybodys_texts_is_refused_with_several_keys(tmp_path: Pat
         check_memory("process", [b"one", b"two"])
     file = tmp_path / "keys"
     file.write_text("\n".join(KEYS))
+    file.chmod(0o600)
     outcome = command("serve", "no-such-model", "--api-key-file", str(file), "--memory", "process", "--json")
     assert outcome.code == 2
     assert "--memory process with 2 keys" in str(error_of(outcome))
