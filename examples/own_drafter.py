@@ -3,8 +3,8 @@
     python examples/own_drafter.py
 
 This one counts which token followed which, over all requests. It is asked where that pays, as ours are, and put aside
-with a warning if it fails. To ship it, put the class in a file of `src/draftgraph/draft/`, say in `restart` what it drops
-after a step that failed, and add one line to `DRAFTERS` in `table.py`; then `--draft bigram` finds it.
+with a warning if it fails. To ship it, put the class in a file of `src/draftgraph/draft/`, say in `restart` what it
+drops after a step that failed, and add one line to `DRAFTERS` in `table.py`; then `--draft bigram` finds it.
 """
 
 from __future__ import annotations

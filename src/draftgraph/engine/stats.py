@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields
+from operator import attrgetter
 from typing import Any
 
 from draftgraph.plan.planner import Expense
@@ -72,8 +73,10 @@ class RequestStats:
 
     def copy(self) -> RequestStats:
         """Returns an independent copy."""
-        by_source = {name: replace(share) for name, share in self.by_source.items()}
-        return replace(self, by_source=by_source, budgets=dict(self.budgets))
+        twin = RequestStats(*_values_of(self))  # NOTE: `replace` takes five times as long, in every step
+        twin.by_source = {name: SourceStats(*_values_of_source(share)) for name, share in self.by_source.items()}
+        twin.budgets = dict(self.budgets)
+        return twin
 
     def record(self, verdict: Verdict, expense: Expense, now: float) -> None:
         """Counts one verdict."""
@@ -107,6 +110,10 @@ class RequestStats:
     def to_json(self) -> dict[str, Any]:
         """Returns the published form."""
         return total_json([self])
+
+
+_values_of = attrgetter(*(field.name for field in fields(RequestStats)))
+_values_of_source = attrgetter(*(field.name for field in fields(SourceStats)))
 
 
 def total_json(parts: Sequence[RequestStats]) -> dict[str, Any]:
