@@ -128,7 +128,7 @@ def _widen(container: Any, key: Any, rng: random.Random) -> None:
     if shape == 0:
         container[key] = [copy.deepcopy(item) for _ in range(count)]
     elif shape == 1:
-        container[key] = {f"k{number}": item for number in range(count)}
+        container[key] = {f"k{number}": copy.deepcopy(item) for number in range(count)}
     elif shape == 2:
         container[key] = (rng.choice(_TEXTS) or "a") * count
         container[key] = container[key][:LARGEST]
